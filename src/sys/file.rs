@@ -1,0 +1,77 @@
+//! File calls that std does not have: statfs, unnamed files, small reads without allocation.
+
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::{check, last_errno};
+use crate::error::Errno;
+
+/// What statfs(2) says about a file system.
+#[derive(Clone, Copy, Debug)]
+pub struct FileSystem {
+    /// Whether it is a hugetlbfs.
+    pub is_hugetlbfs: bool,
+    /// Its block size: on hugetlbfs, the page size.
+    pub block_bytes: u64,
+    /// Blocks in all; 0 on a hugetlbfs without a `size=` limit.
+    pub blocks: u64,
+    /// Blocks free.
+    pub blocks_free: u64,
+}
+
+/// statfs(2).
+pub fn file_system(path: &CStr) -> Result<FileSystem, Errno> {
+    let mut stat = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the path is a C string and statfs fills the struct on success.
+    let stat = unsafe {
+        check(libc::statfs(path.as_ptr(), stat.as_mut_ptr()))?;
+        stat.assume_init()
+    };
+    Ok(describe(&stat))
+}
+
+/// fstatfs(2).
+pub fn file_system_of(file: BorrowedFd<'_>) -> Result<FileSystem, Errno> {
+    let mut stat = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the descriptor is open and fstatfs fills the struct on success.
+    let stat = unsafe {
+        check(libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()))?;
+        stat.assume_init()
+    };
+    Ok(describe(&stat))
+}
+
+fn describe(stat: &libc::statfs) -> FileSystem {
+    FileSystem {
+        is_hugetlbfs: stat.f_type == libc::HUGETLBFS_MAGIC,
+        block_bytes: stat.f_bsize as u64,
+        blocks: stat.f_blocks,
+        blocks_free: stat.f_bavail,
+    }
+}
+
+/// open(2) with `O_TMPFILE`: a read-write file of mode 0600 in `directory` that has no name.
+pub fn unnamed_file(directory: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
+    // SAFETY: the path is a C string.
+    let fd = unsafe { libc::open(directory.as_ptr(), flags, 0o600 as libc::c_uint) };
+    check(fd)?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Reads the start of a small file (sysfs, procfs) into `buffer`, without allocating.
+pub fn read_small<'a>(path: &CStr, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+    // SAFETY: the path is a C string.
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    check(fd)?;
+    // SAFETY: the buffer is writable for its length, and the descriptor is ours to read and close.
+    let (got, errno) = unsafe {
+        let got = libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len());
+        let errno = last_errno();
+        libc::close(fd);
+        (got, errno)
+    };
+    usize::try_from(got).map(|len| &buffer[..len]).map_err(|_| errno)
+}

@@ -1,0 +1,201 @@
+//! Memory calls: mmap and its relatives, madvise, memfd. Every length given here is already whole pages.
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use super::{EINTR, check, last_errno};
+use crate::error::Errno;
+use crate::page_size::PageSize;
+
+/// Bytes in a base page, from `sysconf(_SC_PAGESIZE)`: constant for the life of the process.
+pub fn base_page_bytes() -> usize {
+    // SAFETY: sysconf has no preconditions.
+    (unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) as usize
+}
+
+/// Bytes of ordinary memory in this machine, from sysinfo(2).
+pub fn total_memory_bytes() -> u64 {
+    let mut info = std::mem::MaybeUninit::<libc::sysinfo>::uninit();
+    // SAFETY: sysinfo fills the struct it is given and fails only for a bad pointer.
+    let info = unsafe {
+        libc::sysinfo(info.as_mut_ptr());
+        info.assume_init()
+    };
+    info.totalram * u64::from(info.mem_unit)
+}
+
+/// How a new mapping is made.
+#[derive(Clone, Copy, Debug)]
+pub enum Anonymous {
+    /// Inaccessible addresses, no memory: `PROT_NONE`, `MAP_NORESERVE`.
+    Reserved,
+    /// Base pages, touched on demand.
+    Base,
+    /// Huge pages of this size, reserved now and populated as far as the kernel can (`MAP_POPULATE`).
+    Huge(PageSize),
+    /// Huge pages of this size, reserved now, populated later.
+    HugeLazy(PageSize),
+}
+
+/// mmap(2): a new private anonymous mapping of `len` bytes at an address of the kernel's choice.
+///
+/// Success with `Huge` does not mean that the pages are there: follow with [`populate_write`].
+pub fn map_anonymous(len: usize, kind: Anonymous) -> Result<NonNull<u8>, Errno> {
+    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let rw = libc::PROT_READ | libc::PROT_WRITE;
+    let (prot, flags) = match kind {
+        Anonymous::Reserved => (libc::PROT_NONE, private | libc::MAP_NORESERVE),
+        Anonymous::Base => (rw, private),
+        Anonymous::Huge(size) => (rw, private | huge_flags(size) | libc::MAP_POPULATE),
+        Anonymous::HugeLazy(size) => (rw, private | huge_flags(size)),
+    };
+    // SAFETY: a mapping at an address of the kernel's choice touches no existing memory.
+    let at = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, -1, 0) };
+    mapped(at)
+}
+
+/// mmap(2) of a file: `MAP_SHARED`, readable and writable, from offset 0, at an address of the kernel's choice.
+pub fn map_shared(file: BorrowedFd<'_>, len: usize, populate: bool) -> Result<NonNull<u8>, Errno> {
+    let flags = libc::MAP_SHARED | if populate { libc::MAP_POPULATE } else { 0 };
+    let rw = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a mapping at an address of the kernel's choice touches no existing memory.
+    let at = unsafe { libc::mmap(ptr::null_mut(), len, rw, flags, file.as_raw_fd(), 0) };
+    mapped(at)
+}
+
+/// mmap(2) with `MAP_FIXED`: makes `len` bytes at `at` inaccessible and memory-less again, whatever was there.
+///
+/// # Safety
+///
+/// `at..at + len` is whole pages of the caller's own reservation and nothing in it is in use.
+pub unsafe fn reserve_over(at: NonNull<u8>, len: usize) -> Result<(), Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: the caller owns the range and gives up what it holds.
+    let got = unsafe { libc::mmap(at.as_ptr().cast(), len, libc::PROT_NONE, flags, -1, 0) };
+    mapped(got).map(|_| ())
+}
+
+/// munmap(2).
+///
+/// # Safety
+///
+/// `at..at + len` is whole pages of a mapping of the caller's and nothing in it is in use.
+pub unsafe fn unmap(at: NonNull<u8>, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller owns the range and gives it up.
+    check(unsafe { libc::munmap(at.as_ptr().cast(), len) })
+}
+
+/// mprotect(2) to readable and writable.
+///
+/// # Safety
+///
+/// `at..at + len` is whole pages of a mapping of the caller's.
+pub unsafe fn make_writable(at: NonNull<u8>, len: usize) -> Result<(), Errno> {
+    // SAFETY: more access to memory of the caller's own breaks nobody's expectations.
+    check(unsafe { libc::mprotect(at.as_ptr().cast(), len, libc::PROT_READ | libc::PROT_WRITE) })
+}
+
+/// mremap(2) with `MREMAP_FIXED`: moves the pages of `from..from + len` to `to`, replacing what is there.
+///
+/// On failure the old mapping stays where it was, but the kernel may already have unmapped the target.
+///
+/// # Safety
+///
+/// Both ranges are whole pages of mappings of the caller's, disjoint; nothing in the target is in use; nobody
+/// uses the source by its old address afterwards.
+pub unsafe fn move_mapping(from: NonNull<u8>, len: usize, to: NonNull<u8>) -> Result<(), Errno> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: as above.
+    let at = unsafe { libc::mremap(from.as_ptr().cast(), len, len, flags, to.as_ptr()) };
+    mapped(at).map(|_| ())
+}
+
+/// madvise(`MADV_POPULATE_WRITE`), Linux 5.14: makes every page of the range present and writable now.
+///
+/// `EFAULT` means that touching a page would raise SIGBUS; `EINVAL` that the kernel is too old. Interrupted
+/// calls go on until they are done.
+///
+/// # Safety
+///
+/// `at..at + len` is whole pages of a writable mapping of the caller's.
+pub unsafe fn populate_write(at: NonNull<u8>, len: usize) -> Result<(), Errno> {
+    loop {
+        // SAFETY: populating writes nothing that the caller could see.
+        match unsafe { advise(at, len, libc::MADV_POPULATE_WRITE) } {
+            Err(EINTR) => {}
+            done => return done,
+        }
+    }
+}
+
+/// madvise(`MADV_HUGEPAGE`): asks for transparent huge pages. Success proves nothing about what is there.
+///
+/// # Safety
+///
+/// `at..at + len` is whole pages of a mapping of the caller's.
+pub unsafe fn want_transparent_huge(at: NonNull<u8>, len: usize) -> Result<(), Errno> {
+    // SAFETY: advice about page size changes no contents.
+    unsafe { advise(at, len, libc::MADV_HUGEPAGE) }
+}
+
+/// madvise(`MADV_DONTFORK`): children of fork(2) do not get the range.
+///
+/// # Safety
+///
+/// `at..at + len` is whole pages of a mapping of the caller's.
+pub unsafe fn dont_fork(at: NonNull<u8>, len: usize) -> Result<(), Errno> {
+    // SAFETY: changes only what children inherit.
+    unsafe { advise(at, len, libc::MADV_DONTFORK) }
+}
+
+/// madvise(`MADV_DONTDUMP`): core dumps leave the range out.
+///
+/// # Safety
+///
+/// `at..at + len` is whole pages of a mapping of the caller's.
+pub unsafe fn dont_dump(at: NonNull<u8>, len: usize) -> Result<(), Errno> {
+    // SAFETY: changes only what core dumps hold.
+    unsafe { advise(at, len, libc::MADV_DONTDUMP) }
+}
+
+/// memfd_create(2), close-on-exec and sealable, on pages of `size` (hugetlb unless it is the base page).
+pub fn memfd(name: &std::ffi::CStr, size: PageSize) -> Result<OwnedFd, Errno> {
+    let mut flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    if size.is_huge() {
+        flags |= libc::MFD_HUGETLB | (size.log2() << libc::MFD_HUGE_SHIFT);
+    }
+    // SAFETY: the name is a C string and the call has no other preconditions.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
+    check(fd)?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// fcntl(`F_ADD_SEALS`, `F_SEAL_SHRINK`): the file can no longer lose pages to truncation.
+pub fn seal_shrink(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: the descriptor is open and the call changes only the file's seals.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) })
+}
+
+/// madvise(2).
+///
+/// # Safety
+///
+/// `at..at + len` is whole pages of a mapping of the caller's, and the advice keeps the contents.
+unsafe fn advise(at: NonNull<u8>, len: usize, advice: libc::c_int) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    check(unsafe { libc::madvise(at.as_ptr().cast(), len, advice) })
+}
+
+fn huge_flags(size: PageSize) -> libc::c_int {
+    // 16 GiB pages set bit 31, so the shift is done unsigned.
+    libc::MAP_HUGETLB | (size.log2() << libc::MAP_HUGE_SHIFT) as libc::c_int
+}
+
+fn mapped(at: *mut libc::c_void) -> Result<NonNull<u8>, Errno> {
+    if at == libc::MAP_FAILED {
+        return Err(last_errno());
+    }
+    // The kernel maps page 0 only at a fixed address with privilege; treat it as a failure rather than as null.
+    NonNull::new(at.cast()).ok_or(Errno(libc::ENOMEM))
+}

@@ -1,0 +1,34 @@
+//! System calls: the only module that names `libc`, and nothing but calls.
+//!
+//! Each function is one call (or one call with its retry), takes typed arguments and returns [`Errno`]. None
+//! of them allocates, so all of them may be used while the heap serves a request.
+
+pub mod file;
+pub mod memory;
+pub mod process;
+
+use crate::error::Errno;
+
+/// No such file or directory.
+pub const ENOENT: Errno = Errno(libc::ENOENT);
+/// Out of memory: also "not enough free huge pages to reserve".
+pub const ENOMEM: Errno = Errno(libc::ENOMEM);
+/// Bad address: from `MADV_POPULATE_*` it means "touching this page would raise SIGBUS".
+pub const EFAULT: Errno = Errno(libc::EFAULT);
+/// Invalid argument: also "this kernel does not know this flag".
+pub const EINVAL: Errno = Errno(libc::EINVAL);
+/// Interrupted by a signal.
+pub const EINTR: Errno = Errno(libc::EINTR);
+/// Function not implemented, or denied by seccomp.
+pub const ENOSYS: Errno = Errno(libc::ENOSYS);
+
+/// The errno of the call that just failed on this thread.
+pub fn last_errno() -> Errno {
+    // SAFETY: `__errno_location` returns a valid pointer to this thread's errno, always.
+    Errno(unsafe { *libc::__errno_location() })
+}
+
+/// `Ok` when a C call that answers -1 on failure did not.
+fn check(result: libc::c_int) -> Result<(), Errno> {
+    if result == -1 { Err(last_errno()) } else { Ok(()) }
+}

@@ -1,0 +1,125 @@
+//! Calls about this process and its threads: limits, waiting, thread exit, fork.
+
+use std::sync::atomic::AtomicU32;
+
+use super::check;
+use crate::error::Errno;
+
+/// A resource limit of getrlimit(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// RLIMIT_AS: bytes of address space.
+    AddressSpace,
+    /// RLIMIT_MEMLOCK: bytes of locked memory.
+    LockedMemory,
+}
+
+/// The soft limit, or `None` when it is unlimited.
+pub fn soft_limit(resource: Resource) -> Option<u64> {
+    let which = match resource {
+        Resource::AddressSpace => libc::RLIMIT_AS,
+        Resource::LockedMemory => libc::RLIMIT_MEMLOCK,
+    };
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: getrlimit fills the struct; it fails only for a bad pointer or resource.
+    unsafe { libc::getrlimit(which, &mut limit) };
+    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// Sleeps until [`wake_one`] on the same word, unless it no longer holds `expected`. May wake for no reason.
+pub fn wait_while(word: &AtomicU32, expected: u32) {
+    // SAFETY: FUTEX_WAIT reads the word, which lives for the call; every outcome is "look again".
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            expected,
+            std::ptr::null::<libc::timespec>(),
+        );
+    }
+}
+
+/// Wakes one thread that sleeps in [`wait_while`] on this word.
+pub fn wake_one(word: &AtomicU32) {
+    // SAFETY: FUTEX_WAKE only uses the address as a key.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
+    }
+}
+
+/// A pthread key: `at_exit` runs at the end of every thread that has stored a non-null value under it.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadKey(libc::pthread_key_t);
+
+impl ThreadKey {
+    /// pthread_key_create(3).
+    ///
+    /// # Safety
+    ///
+    /// `at_exit` may be called with any value that was stored and does not unwind.
+    pub unsafe fn new(at_exit: unsafe extern "C" fn(*mut libc::c_void)) -> Result<ThreadKey, Errno> {
+        let mut key = 0;
+        // SAFETY: the key is written on success; the caller vouches for the destructor.
+        match unsafe { libc::pthread_key_create(&mut key, Some(at_exit)) } {
+            0 => Ok(ThreadKey(key)),
+            errno => Err(Errno(errno)),
+        }
+    }
+
+    /// The key as a number, to keep in an atomic.
+    pub fn to_raw(self) -> u32 {
+        self.0
+    }
+
+    /// The key that [`to_raw`](Self::to_raw) gave.
+    pub fn from_raw(raw: u32) -> ThreadKey {
+        ThreadKey(raw)
+    }
+
+    /// pthread_setspecific(3) for this thread. Fails only with `ENOMEM`.
+    pub fn set(self, value: *mut u8) -> Result<(), Errno> {
+        // SAFETY: the key came from pthread_key_create and is never deleted.
+        match unsafe { libc::pthread_setspecific(self.0, value.cast()) } {
+            0 => Ok(()),
+            errno => Err(Errno(errno)),
+        }
+    }
+}
+
+/// pthread_atfork(3).
+///
+/// # Safety
+///
+/// The handlers do not unwind, and are safe to run around any fork of the process from now on.
+pub unsafe fn at_fork(
+    prepare: unsafe extern "C" fn(),
+    parent: unsafe extern "C" fn(),
+    child: unsafe extern "C" fn(),
+) -> Result<(), Errno> {
+    // SAFETY: the caller vouches for the handlers.
+    match unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) } {
+        0 => Ok(()),
+        errno => Err(Errno(errno)),
+    }
+}
+
+/// Writes `message` to standard error and aborts: for a broken invariant below the heap, where a panic would
+/// allocate from the heap that is broken.
+pub fn abort_with(message: &str) -> ! {
+    // SAFETY: write(2) of a live buffer.
+    unsafe { libc::write(2, message.as_ptr().cast(), message.len()) };
+    std::process::abort()
+}
+
+/// sched_yield(2): lets another runnable thread go first.
+pub fn yield_now() {
+    // SAFETY: no preconditions; it cannot fail on Linux.
+    let _ = check(unsafe { libc::sched_yield() });
+}
+
+/// The effective user id.
+pub fn effective_uid() -> u32 {
+    // SAFETY: no preconditions; it cannot fail.
+    unsafe { libc::geteuid() }
+}
