@@ -128,6 +128,28 @@ pub unsafe fn populate_write(at: NonNull<u8>, len: usize) -> Result<(), Errno> {
     }
 }
 
+/// Makes every page present on kernels before 5.14: read(2) of one zero byte into each, which fails with
+/// `EFAULT` where a touch would raise SIGBUS (the way of libhugetlbfs). Overwrites the first byte of each page.
+///
+/// # Safety
+///
+/// `at..at + len` is whole pages of `size` of a writable mapping of the caller's whose first bytes may be zeroed.
+pub unsafe fn populate_by_read(at: NonNull<u8>, len: usize, size: PageSize) -> Result<(), Errno> {
+    // SAFETY: the path is a C string.
+    let zero = unsafe { libc::open(c"/dev/zero".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    check(zero)?;
+    let mut result = Ok(());
+    for offset in (0..len).step_by(size.bytes()) {
+        // SAFETY: the byte is inside the range; the kernel checks that it can be written.
+        while result.is_ok() && unsafe { libc::read(zero, at.as_ptr().add(offset).cast(), 1) } != 1 {
+            result = Err(last_errno()).or_else(|errno| if errno == EINTR { Ok(()) } else { Err(errno) });
+        }
+    }
+    // SAFETY: the descriptor opened above.
+    unsafe { libc::close(zero) };
+    result
+}
+
 /// madvise(`MADV_HUGEPAGE`): asks for transparent huge pages. Success proves nothing about what is there.
 ///
 /// # Safety

@@ -1,0 +1,121 @@
+//! The central list of one class: a depot of loose blocks, and the spans that have free blocks.
+//!
+//! Thread caches meet here, a batch at a time. The depot makes the common meeting (one thread frees what
+//! another allocates) a copy of pointers; only what overflows goes back into its span's bitmap.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::Heap;
+use super::size_class::{CLASS, DEPOT_SLOTS};
+use super::space::{NONE, Space};
+use super::span;
+
+/// A span all of whose blocks are free stays with its class if it is the only one and at most this long, so
+/// that a program at the edge of a span does not make and unmake it with every block.
+const KEPT_UNITS: u32 = 8;
+
+/// The central list of a class.
+#[derive(Debug)]
+pub(crate) struct Central {
+    /// First of the spans that have free blocks.
+    spans: u32,
+    depot_len: u32,
+    depot: [*mut u8; DEPOT_SLOTS],
+}
+
+// The pointers are to blocks that nobody uses; the lock around a `Central` hands them from thread to thread.
+#[expect(unsafe_code)]
+// SAFETY: as above; nothing here is tied to a thread.
+unsafe impl Send for Central {}
+
+impl Central {
+    pub(crate) const fn new() -> Central {
+        Central { spans: NONE, depot_len: 0, depot: [std::ptr::null_mut(); DEPOT_SLOTS] }
+    }
+
+    /// Moves free blocks into `out`, from the depot and then from spans; returns how many.
+    pub(crate) fn take(&mut self, space: &Space, class_index: usize, out: &mut [*mut u8]) -> usize {
+        let loose = out.len().min(self.depot_len as usize);
+        let rest = self.depot_len as usize - loose;
+        out[..loose].copy_from_slice(&self.depot[rest..rest + loose]);
+        self.depot_len = rest as u32;
+        let mut taken = loose;
+        while taken < out.len() && self.spans != NONE {
+            let start = self.spans;
+            taken += span::take(space, start, &CLASS[class_index], &mut out[taken..]);
+            if space.unit(start).free.load(Relaxed) == 0 {
+                self.unlist(space, start);
+            }
+        }
+        taken
+    }
+
+    /// Adds a span with free blocks.
+    pub(crate) fn list(&mut self, space: &Space, start: u32) {
+        let unit = space.unit(start);
+        unit.prev.store(NONE, Relaxed);
+        unit.next.store(self.spans, Relaxed);
+        unit.set_listed(true);
+        if self.spans != NONE {
+            space.unit(self.spans).prev.store(start, Relaxed);
+        }
+        self.spans = start;
+    }
+
+    fn unlist(&mut self, space: &Space, start: u32) {
+        let unit = space.unit(start);
+        let (prev, next) = (unit.prev.load(Relaxed), unit.next.load(Relaxed));
+        if next != NONE {
+            space.unit(next).prev.store(prev, Relaxed);
+        }
+        if prev != NONE {
+            space.unit(prev).next.store(next, Relaxed);
+        } else {
+            self.spans = next;
+        }
+        unit.set_listed(false);
+    }
+
+    /// Takes blocks that nobody uses: into the depot while it has room, then into their spans.
+    pub(crate) fn give(&mut self, heap: &Heap, space: &Space, class_index: usize, blocks: &[*mut u8]) {
+        let room = (CLASS[class_index].depot - self.depot_len) as usize;
+        let (loose, rest) = blocks.split_at(room.min(blocks.len()));
+        let len = self.depot_len as usize;
+        self.depot[len..len + loose.len()].copy_from_slice(loose);
+        self.depot_len += loose.len() as u32;
+        for &block in rest {
+            self.give_to_span(heap, space, class_index, block);
+        }
+    }
+
+    /// Puts every loose block back into its span, so that spans nobody uses show.
+    pub(crate) fn empty_depot(&mut self, heap: &Heap, space: &Space, class_index: usize) {
+        for index in 0..self.depot_len as usize {
+            let block = self.depot[index];
+            self.give_to_span(heap, space, class_index, block);
+        }
+        self.depot_len = 0;
+    }
+
+    /// Puts one block back into its span; a span that nobody uses any more goes back to the runs.
+    pub(crate) fn give_to_span(&mut self, heap: &Heap, space: &Space, class_index: usize, block: *mut u8) {
+        let class = &CLASS[class_index];
+        let start = span::holding(space, block, class_index);
+        let free = span::give(space, start, class, block);
+        let unit = space.unit(start);
+        if free < class.capacity {
+            if !unit.is_listed() {
+                self.list(space, start);
+            }
+            return;
+        }
+        if unit.is_listed() {
+            self.unlist(space, start);
+        }
+        if self.spans == NONE && class.units <= KEPT_UNITS && class.capacity > 1 {
+            self.list(space, start);
+        } else {
+            heap.runs.lock().insert(space, start, class.units);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Large blocks: runs of units, of any length and alignment. Tails are shared: a block costs its size rounded
+//! up to a unit, not to a huge page.
+
+#![allow(unsafe_code)]
+
+use std::alloc::Layout;
+use std::ptr::{self, null_mut};
+
+use super::space::{Kind, Space, UNIT_BYTES};
+use super::{HEAP, HugeAlloc};
+use crate::memops::{self, FirstTouch};
+use crate::sys::process;
+
+/// Blocks from this size on get room behind them when they have to move to grow.
+const ROOM_FROM_BYTES: usize = 8 << 20;
+
+/// Units that hold `bytes`, or `None` when no space does.
+fn units_for(bytes: usize) -> Option<u32> {
+    u32::try_from(bytes.max(1).div_ceil(UNIT_BYTES)).ok().filter(|units| *units < u32::MAX / 2)
+}
+
+/// A block for `layout`, contents unknown; null when the heap is exhausted.
+#[cold]
+#[inline(never)]
+pub(crate) fn alloc(config: &HugeAlloc, layout: Layout) -> *mut u8 {
+    match take(config, layout) {
+        Some((space, start, units)) => {
+            space.mark_dirty(start, units);
+            space.address(start)
+        }
+        None => null_mut(),
+    }
+}
+
+/// A zeroed block for `layout`. Only units that were handed out before are cleared, with no lock held, those
+/// of the first touch last.
+#[cold]
+#[inline(never)]
+pub(crate) fn alloc_zeroed(config: &HugeAlloc, layout: Layout, touch: FirstTouch) -> *mut u8 {
+    let Some((space, start, units)) = take(config, layout) else {
+        return null_mut();
+    };
+    // SAFETY: the run is ours alone and not yet handed out.
+    unsafe { clear_dirty(space, start, units, layout.size(), touch) };
+    space.mark_dirty(start, units);
+    space.address(start)
+}
+
+fn take(config: &HugeAlloc, layout: Layout) -> Option<(&'static Space, u32, u32)> {
+    let units = units_for(layout.size())?;
+    let align = units_for(layout.align())?;
+    if !HEAP.start(config) {
+        return None;
+    }
+    let start = HEAP.take_run(units, align)?;
+    Some((HEAP.space()?, start, units))
+}
+
+/// Clears the dirty parts of a run, the part that holds the first touch last.
+///
+/// # Safety
+///
+/// The caller owns the run, and nobody else uses it.
+unsafe fn clear_dirty(space: &Space, start: u32, units: u32, bytes: usize, touch: FirstTouch) {
+    let target = start + (touch.offset() / UNIT_BYTES).min(units as usize - 1) as u32;
+    let mut last = None;
+    let mut unit = start;
+    let end = start + units;
+    while unit < end {
+        let first = (unit..end).find(|unit| space.is_dirty(*unit)).unwrap_or(end);
+        let stop = (first..end).find(|unit| !space.is_dirty(*unit)).unwrap_or(end);
+        if (first..stop).contains(&target) {
+            last = Some((first, stop));
+        } else if first < stop {
+            // SAFETY: part of the run; nothing in it is touched first.
+            unsafe { clear_units(space, start, first, stop, bytes, FirstTouch::nowhere()) };
+        }
+        unit = stop;
+    }
+    if let Some((first, stop)) = last {
+        let before = (first - start) as usize * UNIT_BYTES;
+        let here = FirstTouch::at(touch.offset().saturating_sub(before), touch.len());
+        // SAFETY: part of the run.
+        unsafe { clear_units(space, start, first, stop, bytes, here) };
+    }
+}
+
+/// # Safety
+///
+/// As for [`clear_dirty`], for the units `first..stop` of the run.
+unsafe fn clear_units(space: &Space, start: u32, first: u32, stop: u32, bytes: usize, touch: FirstTouch) {
+    let from = (first - start) as usize * UNIT_BYTES;
+    let to = ((stop - start) as usize * UNIT_BYTES).min(bytes);
+    // SAFETY: the caller's contract; `from..to` lies inside the block.
+    unsafe { memops::clear(space.address(first), to - from, touch) };
+}
+
+/// Frees a large block.
+#[cold]
+#[inline(never)]
+pub(crate) fn dealloc(block: *mut u8) {
+    if let Some(space) = HEAP.space() {
+        HEAP.give_run(run_of(space, block));
+    }
+}
+
+/// The run that `block` is; aborts when it is none.
+fn run_of(space: &Space, block: *mut u8) -> u32 {
+    let start = space.unit_of(block);
+    if space.unit(start).kind() != Kind::Run || !ptr::eq(space.address(start), block) {
+        process::abort_with("hugearena: double free, or a pointer that is not a block\n");
+    }
+    start
+}
+
+/// Resizes a large block to `new_size`, also large, where it is. Returns whether it could.
+pub(crate) fn resize_in_place(block: *mut u8, new_size: usize) -> bool {
+    let (Some(space), Some(units)) = (HEAP.space(), units_for(new_size)) else {
+        return false;
+    };
+    let start = run_of(space, block);
+    let held = space.unit(start).len.load(std::sync::atomic::Ordering::Relaxed);
+    if units <= held {
+        if units < held {
+            HEAP.runs.lock().shrink(space, start, held, units);
+        }
+        return true;
+    }
+    let extended = HEAP.runs.lock().extend(space, start, held, units - held);
+    let new_held = if extended { Some(units) } else { grow_in_place(space, start, held, units) };
+    if let Some(new_held) = new_held {
+        space.mark_dirty(start + held, new_held - held);
+    }
+    new_held.is_some()
+}
+
+fn grow_in_place(space: &Space, start: u32, held: u32, units: u32) -> Option<u32> {
+    // Small blocks are cheaper to move than to ask the system for.
+    if (held as usize) * UNIT_BYTES < ROOM_FROM_BYTES / 2 {
+        return None;
+    }
+    HEAP.grow_in_place(space, start, held, units - held)
+}
+
+/// A block for a large block that has to move to grow to `layout`: where it can go on growing, unless free
+/// memory is plenty.
+pub(crate) fn alloc_to_grow(config: &HugeAlloc, layout: Layout) -> *mut u8 {
+    let roomy = || {
+        let space = HEAP.space()?;
+        let units = units_for(layout.size()).filter(|_| layout.align() <= super::space::CHUNK_BYTES)?;
+        if layout.size() < ROOM_FROM_BYTES || HEAP.is_mostly_free() {
+            return None;
+        }
+        let start = HEAP.grow_with_room(space, units)?;
+        space.mark_dirty(start, space.unit(start).len.load(std::sync::atomic::Ordering::Relaxed));
+        Some(space.address(start))
+    };
+    roomy().unwrap_or_else(|| alloc(config, layout))
+}

@@ -1,0 +1,397 @@
+//! A general-purpose allocator on huge pages: [`HugeAlloc`], for `#[global_allocator]`.
+//!
+//! ```text
+//!  alloc(64)          thread    pop this thread's array of blocks of the class           (no atomics)
+//!    | empty
+//!  refill             central   a batch from the class's depot, else from span bitmaps   (class lock)
+//!    | no span
+//!  new span           runs      a run of free units, good fit                            (runs lock)
+//!    | no run
+//!  growth             growth    commit chunks of 2 MiB                                   (growth lock, system calls)
+//! ```
+//!
+//! Locks are taken in the order growth, class (by index), runs. Blocks above 256 KiB are runs themselves.
+
+#![allow(unsafe_code)]
+
+mod central;
+mod fork;
+mod growth;
+mod large;
+mod lock;
+mod runs;
+mod size_class;
+mod space;
+mod span;
+mod stats;
+mod thread;
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+
+use crate::memops::FirstTouch;
+use crate::sys::process::ThreadKey;
+use central::Central;
+use growth::{Growth, Grown};
+use lock::Lock;
+use runs::Runs;
+use size_class::{CLASS, CLASSES};
+use space::{CHUNK_BYTES, CHUNK_UNITS, Space};
+pub use stats::HeapStats;
+
+/// A global allocator on huge pages.
+///
+/// Works without set-up and without privileges: 2 MiB pages where the pool has them, else transparent huge
+/// pages, else base pages; [`stats`](Self::stats) says what was obtained and what would improve it. Memory is
+/// private to the process (copied on write after fork), populated when the heap grows, and kept until
+/// [`trim`](Self::trim) or exit.
+///
+/// Every `HugeAlloc` of a program is a handle to the one heap of the process. The options of the first that
+/// allocates are the ones that count.
+///
+/// Returns null when the limit or the system is exhausted, and never panics or unwinds. A double free, a foreign
+/// pointer or a wrong layout is undefined behaviour as for any allocator; where the heap notices, it aborts.
+///
+/// # Examples
+///
+/// ```
+/// use hugearena::HugeAlloc;
+///
+/// #[global_allocator]
+/// static GLOBAL: HugeAlloc = HugeAlloc::new();
+///
+/// let numbers: Vec<u64> = (0..100_000).collect();
+/// assert_eq!(numbers.iter().sum::<u64>(), 4_999_950_000);
+/// println!("{}", GLOBAL.stats());
+/// ```
+#[derive(Debug)]
+pub struct HugeAlloc {
+    limit_bytes: u64,
+    strict: bool,
+}
+
+impl Default for HugeAlloc {
+    fn default() -> HugeAlloc {
+        HugeAlloc::new()
+    }
+}
+
+impl HugeAlloc {
+    /// The defaults: no limit, fallback allowed.
+    #[must_use]
+    pub const fn new() -> HugeAlloc {
+        HugeAlloc { limit_bytes: u64::MAX, strict: false }
+    }
+
+    /// Never holds more than `bytes` of memory, rounded down to 2 MiB: an allocation that needs more gets null.
+    #[must_use]
+    pub const fn limit(mut self, bytes: u64) -> HugeAlloc {
+        self.limit_bytes = bytes;
+        self
+    }
+
+    /// Huge pages from the pool or nothing: null instead of transparent huge pages or base pages.
+    #[must_use]
+    pub const fn strict(mut self) -> HugeAlloc {
+        self.strict = true;
+        self
+    }
+
+    /// Like `alloc_zeroed`, with the caller's hint where it will touch the block first: those bytes are cleared
+    /// last and are in cache when the call returns. `alloc_zeroed` itself assumes the start of the block.
+    ///
+    /// Bytes that the kernel zeroed and nobody has had since are not cleared again. Returns null when the heap
+    /// is exhausted.
+    ///
+    /// # Safety
+    ///
+    /// As for [`GlobalAlloc::alloc_zeroed`]: `layout` has a size above 0. The hint may be anything.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use hugearena::{FirstTouch, HugeAlloc};
+    /// use std::alloc::{GlobalAlloc, Layout};
+    ///
+    /// let heap = HugeAlloc::new();
+    /// let layout = Layout::from_size_align(8 << 20, 64).unwrap();
+    /// // SAFETY: the layout's size is not 0; the block is freed once, with its layout.
+    /// unsafe {
+    ///     let block = heap.alloc_zeroed_hint(layout, FirstTouch::at(4 << 20, 64 << 10));
+    ///     assert!(!block.is_null());
+    ///     assert_eq!(block.add(4 << 20).read(), 0);
+    ///     heap.dealloc(block, layout);
+    /// }
+    /// ```
+    #[inline]
+    pub unsafe fn alloc_zeroed_hint(&self, layout: Layout, touch: FirstTouch) -> *mut u8 {
+        if size_class::of(layout) >= CLASSES {
+            return large::alloc_zeroed(self, layout, touch);
+        }
+        // SAFETY: the caller's contract.
+        let block = unsafe { self.alloc(layout) };
+        if !block.is_null() {
+            // SAFETY: a block of at least the layout's size, ours alone.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
+    /// What the heap holds, on which pages, and what would improve it. Reads a few files; not for hot paths.
+    #[must_use]
+    pub fn stats(&self) -> HeapStats {
+        stats::read(&HEAP)
+    }
+
+    /// Gives memory that holds nothing back to the system, in whole 2 MiB chunks; returns bytes.
+    ///
+    /// Empties this thread's cache and the central depots first; other threads keep theirs.
+    pub fn trim(&self) -> usize {
+        let Some(space) = HEAP.space() else {
+            return 0;
+        };
+        thread::flush();
+        for (class, central) in HEAP.centrals.iter().enumerate() {
+            central.lock().empty_depot(&HEAP, space, class);
+        }
+        HEAP.trim(space)
+    }
+}
+
+// SAFETY: blocks come from runs and spans that are handed out once until they are given back (`runs`, `span`);
+// sizes and alignments are those of the class or run, at least the layout's (`size_class`, `large`). Nothing
+// here unwinds: broken invariants abort.
+unsafe impl GlobalAlloc for HugeAlloc {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let class = size_class::of(layout);
+        if class >= CLASSES {
+            return large::alloc(self, layout);
+        }
+        let block = thread::pop(class);
+        if block.is_null() { thread::alloc_slow(self, class) } else { block }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        let class = size_class::of(layout);
+        if class >= CLASSES {
+            large::dealloc(block);
+        } else if !thread::push(class, block) {
+            thread::dealloc_slow(class, block);
+        }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's contract.
+        unsafe { self.alloc_zeroed_hint(layout, FirstTouch::unknown()) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: the caller's contract: `new_size` rounded up to the alignment is at most `isize::MAX`.
+        let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
+        let (old_class, new_class) = (size_class::of(layout), size_class::of(new_layout));
+        // The class of a small block is what its layout says, so another class means another block.
+        if old_class == new_class && old_class < CLASSES {
+            return block;
+        }
+        // SAFETY: the caller's contract.
+        unsafe { self.realloc_slow(block, layout, new_layout) }
+    }
+}
+
+impl HugeAlloc {
+    /// # Safety
+    ///
+    /// As for [`GlobalAlloc::realloc`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn realloc_slow(&self, block: *mut u8, layout: Layout, new_layout: Layout) -> *mut u8 {
+        let was_large = size_class::of(layout) >= CLASSES;
+        let is_large = size_class::of(new_layout) >= CLASSES;
+        if was_large && is_large && large::resize_in_place(block, new_layout.size()) {
+            return block;
+        }
+        // SAFETY: the caller's contract; the new block is another one, at least as long as what is copied.
+        unsafe {
+            let new = if was_large && is_large { large::alloc_to_grow(self, new_layout) } else { self.alloc(new_layout) };
+            if !new.is_null() {
+                ptr::copy_nonoverlapping(block, new, layout.size().min(new_layout.size()));
+                self.dealloc(block, layout);
+            }
+            new
+        }
+    }
+}
+
+/// The heap of this process.
+static HEAP: Heap = Heap::new();
+
+/// Everything the threads share. Const-constructed: allocation works before `main`.
+struct Heap {
+    /// Const: set by the first allocation; `None` when the process cannot have a heap.
+    space: OnceLock<Option<Space>>,
+    /// Const after start: the pthread key whose destructor empties a thread's cache, plus one; 0 for none.
+    exit_key: AtomicU32,
+    limit_bytes: AtomicU64,
+    strict: AtomicBool,
+    /// Shared: steps of growth so far.
+    growths: AtomicU64,
+    growth: Lock<Growth>,
+    centrals: [Lock<Central>; CLASSES],
+    runs: Lock<Runs>,
+}
+
+impl Heap {
+    const fn new() -> Heap {
+        Heap {
+            space: OnceLock::new(),
+            exit_key: AtomicU32::new(0),
+            limit_bytes: AtomicU64::new(u64::MAX),
+            strict: AtomicBool::new(false),
+            growths: AtomicU64::new(0),
+            growth: Lock::new(Growth::new()),
+            centrals: [const { Lock::new(Central::new()) }; CLASSES],
+            runs: Lock::new(Runs::new()),
+        }
+    }
+
+    /// Makes the heap ready, with the options of the first who calls. Returns whether there is one.
+    fn start(&self, config: &HugeAlloc) -> bool {
+        if let Some(space) = self.space.get() {
+            return space.is_some();
+        }
+        let space = self.space.get_or_init(|| {
+            self.limit_bytes.store(config.limit_bytes, Relaxed);
+            self.strict.store(config.strict, Relaxed);
+            // Before the first block: a lock that another thread holds at fork would stay held in the child.
+            fork::register();
+            // SAFETY: the only values stored under the key are caches, which is what the destructor takes.
+            if let Ok(key) = unsafe { ThreadKey::new(thread::at_thread_exit) } {
+                self.exit_key.store(key.to_raw() + 1, Relaxed);
+            }
+            Space::new().ok()
+        });
+        space.is_some()
+    }
+
+    /// The space, once there is one.
+    #[inline]
+    fn space(&self) -> Option<&Space> {
+        self.space.get()?.as_ref()
+    }
+
+    fn limit_bytes(&self) -> u64 {
+        self.limit_bytes.load(Relaxed)
+    }
+
+    fn is_strict(&self) -> bool {
+        self.strict.load(Relaxed)
+    }
+
+    /// Steps of growth so far: when it changes, free runs that were not there may be.
+    fn growths(&self) -> u64 {
+        // Acquire pairs with `count_growth`: who sees the count sees the runs of that step.
+        self.growths.load(Acquire)
+    }
+
+    fn count_growth(&self) {
+        self.growths.fetch_add(1, Release);
+    }
+
+    /// Has [`thread::at_thread_exit`] called with `cache` at the end of this thread.
+    fn call_at_thread_exit(&self, cache: *mut u8) -> bool {
+        match self.exit_key.load(Relaxed) {
+            0 => false,
+            key => ThreadKey::from_raw(key - 1).set(cache).is_ok(),
+        }
+    }
+
+    /// Takes a run of `units` whose first is a multiple of `align`.
+    fn take_run(&self, units: u32, align: u32) -> Option<u32> {
+        let space = self.space()?;
+        if units.checked_add(align)? > space.chunk_count().saturating_mul(CHUNK_UNITS) {
+            return None;
+        }
+        loop {
+            let seen = self.growths();
+            if let Some(start) = self.runs.lock().take(space, units, align) {
+                return Some(start);
+            }
+            match self.grow(space, units, align, seen) {
+                Grown::Run(start) => return Some(start),
+                Grown::Retry => {}
+                Grown::Exhausted => return None,
+            }
+        }
+    }
+
+    /// Gives a run back.
+    fn give_run(&self, start: u32) {
+        let Some(space) = self.space() else {
+            return;
+        };
+        let len = space.unit(start).len.load(Relaxed);
+        self.runs.lock().insert(space, start, len);
+        self.release_room(space, start + len);
+    }
+
+    /// Whether a good part of what the heap holds is free, so that it should use that before it grows.
+    fn is_mostly_free(&self) -> bool {
+        const PLENTY_BYTES: u64 = 32 << 20;
+        let committed = u64::from(self.growth.lock().committed()) * CHUNK_BYTES as u64;
+        let free = self.runs.lock().free_units() * space::UNIT_BYTES as u64;
+        free > PLENTY_BYTES.max(committed / 4)
+    }
+
+    /// Fills `out` with blocks of `class`, as far as they come without growing twice; returns how many, 0 only
+    /// when the heap is exhausted.
+    fn take_blocks(&self, class: usize, out: &mut [*mut u8]) -> usize {
+        let Some(space) = self.space() else {
+            return 0;
+        };
+        let units = CLASS[class].units;
+        loop {
+            let seen = self.growths();
+            let mut central = self.centrals[class].lock();
+            let got = central.take(space, class, out);
+            if got > 0 {
+                return got;
+            }
+            let run = self.runs.lock().take(space, units, 1);
+            if let Some(start) = run {
+                span::create(space, start, class);
+                central.list(space, start);
+                return central.take(space, class, out);
+            }
+            drop(central);
+            match self.grow(space, units, 1, seen) {
+                Grown::Run(start) => {
+                    span::create(space, start, class);
+                    self.centrals[class].lock().list(space, start);
+                }
+                Grown::Retry => {}
+                Grown::Exhausted => return 0,
+            }
+        }
+    }
+
+    /// Gives blocks of `class` that nobody uses to its central list.
+    fn give_blocks(&self, class: usize, blocks: &[*mut u8]) {
+        if let Some(space) = self.space() {
+            self.centrals[class].lock().give(self, space, class, blocks);
+        }
+    }
+
+    /// Gives one block straight back to its span: for threads without a cache, which must not hoard.
+    fn give_block(&self, class: usize, block: *mut u8) {
+        if let Some(space) = self.space() {
+            self.centrals[class].lock().give_to_span(self, space, class, block);
+        }
+    }
+}

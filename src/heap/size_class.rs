@@ -1,0 +1,219 @@
+//! Size classes: which blocks a span holds. Pure arithmetic, all of it known at compile time.
+//!
+//! Sizes go up in steps of 8 bytes to 128 and then in eight steps per doubling to [`SMALL_MAX`], so a block
+//! wastes at most an eighth of itself. Rounding a size up to its alignment lands on a class whose size is a
+//! multiple of that alignment, for every alignment up to a [unit](super::space::UNIT_BYTES).
+
+use std::alloc::Layout;
+
+use super::space::UNIT_BYTES;
+
+/// Classes in all.
+pub(crate) const CLASSES: usize = 104;
+/// The largest size that has a class: 256 KiB. Above it blocks are runs of units.
+pub(crate) const SMALL_MAX: usize = 256 << 10;
+
+const FINE_MAX: usize = 128;
+const FINE_CLASSES: usize = FINE_MAX / 8;
+
+/// What the slow paths need to know about one class.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Class {
+    /// Bytes in a block.
+    pub(crate) size: u32,
+    /// Units in a span.
+    pub(crate) units: u32,
+    /// Blocks in a span.
+    pub(crate) capacity: u32,
+    /// `ceil(2^40 / size)`: a block's index is `offset * reciprocal >> 40`, exact for every offset in a span.
+    reciprocal: u64,
+    /// Blocks moved between a thread cache and the central list at a time.
+    pub(crate) batch: u32,
+    /// Blocks that a thread cache may hold.
+    pub(crate) slots: u32,
+    /// Blocks that the central depot may hold outside their spans.
+    pub(crate) depot: u32,
+}
+
+impl Class {
+    /// Index of the block that starts `offset` bytes into its span.
+    pub(crate) fn index_at(&self, offset: usize) -> u32 {
+        ((offset as u64 * self.reciprocal) >> 40) as u32
+    }
+}
+
+/// Every class by index.
+pub(crate) static CLASS: [Class; CLASSES] = {
+    let mut table = [describe(0); CLASSES];
+    let mut index = 0;
+    while index < CLASSES {
+        table[index] = describe(index);
+        index += 1;
+    }
+    table
+};
+
+/// Pointer slots in the largest depot: the length of every depot's array.
+pub(crate) const DEPOT_SLOTS: usize = 512;
+
+/// Where each class's slots start in a thread cache, and behind the last, the slots of all classes.
+pub(crate) static SLOT_START: [u32; CLASSES + 1] = {
+    let mut starts = [0; CLASSES + 1];
+    let mut index = 0;
+    while index < CLASSES {
+        starts[index + 1] = starts[index] + describe(index).slots;
+        index += 1;
+    }
+    starts
+};
+
+/// Slots of all classes in a thread cache.
+pub(crate) const SLOTS: usize = {
+    let mut sum = 0;
+    let mut index = 0;
+    while index < CLASSES {
+        sum += describe(index).slots as usize;
+        index += 1;
+    }
+    sum
+};
+
+/// The class that serves `layout`, or `CLASSES` or more when none does.
+///
+/// Folds to a constant where the layout is one.
+#[inline(always)]
+pub(crate) const fn of(layout: Layout) -> usize {
+    // Cannot overflow: a `Layout` rounded up to its alignment is at most `isize::MAX`.
+    let size = (layout.size() + layout.align() - 1) & !(layout.align() - 1);
+    if layout.align() > UNIT_BYTES || size > SMALL_MAX {
+        return CLASSES;
+    }
+    of_size(size)
+}
+
+/// The class for `size` bytes, at most [`SMALL_MAX`]; size 0 is served as 1.
+#[inline(always)]
+const fn of_size(size: usize) -> usize {
+    let last = size.saturating_sub(1);
+    if last < FINE_MAX {
+        return last / 8;
+    }
+    let log2 = usize::BITS - 1 - last.leading_zeros();
+    let step = (last >> (log2 - 3)) & 7;
+    FINE_CLASSES + (log2 as usize - 7) * 8 + step
+}
+
+/// Bytes in a block of class `index`.
+const fn size_of_class(index: usize) -> usize {
+    if index < FINE_CLASSES {
+        return (index + 1) * 8;
+    }
+    let coarse = index - FINE_CLASSES;
+    (8 + coarse % 8 + 1) << (coarse / 8 + 4)
+}
+
+const fn describe(index: usize) -> Class {
+    let size = size_of_class(index);
+    let units = span_units(size);
+    let slots = clamp(32 << 10, size, 2, 256);
+    Class {
+        size: size as u32,
+        units: units as u32,
+        capacity: (units * UNIT_BYTES / size) as u32,
+        reciprocal: (1u64 << 40).div_ceil(size as u64),
+        batch: clamp(8 << 10, size, 1, 64) as u32,
+        slots: slots as u32,
+        depot: clamp(64 << 10, size, 0, DEPOT_SLOTS) as u32,
+    }
+}
+
+/// `bytes / size`, kept between `least` and `most`.
+const fn clamp(bytes: usize, size: usize, least: usize, most: usize) -> usize {
+    let count = bytes / size;
+    if count < least {
+        least
+    } else if count > most {
+        most
+    } else {
+        count
+    }
+}
+
+/// Units in a span: four for small blocks; enough for eight blocks with little left over up to 32 KiB; above
+/// that one block a span, because a tail of less than a unit is the only waste then.
+const fn span_units(size: usize) -> usize {
+    if size > 32 << 10 {
+        return size.div_ceil(UNIT_BYTES);
+    }
+    let mut units = 4;
+    while units < 32 {
+        let bytes = units * UNIT_BYTES;
+        if bytes / size >= 8 && (bytes % size) * 16 <= bytes {
+            break;
+        }
+        units += 1;
+    }
+    units
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_size_gets_the_smallest_class_that_holds_it() {
+        for size in 1..=SMALL_MAX {
+            let index = of_size(size);
+            assert!(CLASS[index].size as usize >= size, "{size}");
+            assert!(index == 0 || (CLASS[index - 1].size as usize) < size, "{size}");
+        }
+        assert_eq!(of_size(0), 0);
+        assert_eq!(CLASS[CLASSES - 1].size as usize, SMALL_MAX);
+    }
+
+    #[test]
+    fn waste_is_bounded() {
+        for pair in CLASS.windows(2).skip(FINE_CLASSES) {
+            assert!((pair[1].size - pair[0].size) * 8 <= pair[0].size, "{pair:?}");
+        }
+        for class in &CLASS {
+            let left = class.units as usize * UNIT_BYTES - (class.capacity * class.size) as usize;
+            let bytes = class.units as usize * UNIT_BYTES;
+            assert!(left * 16 <= bytes || class.capacity == 1, "{class:?}");
+            assert!(class.batch <= class.slots && class.depot as usize <= DEPOT_SLOTS, "{class:?}");
+        }
+    }
+
+    #[test]
+    fn block_indices_are_exact_for_every_offset() {
+        for class in &CLASS {
+            for offset in 0..(class.capacity * class.size) as usize {
+                assert_eq!(class.index_at(offset), offset as u32 / class.size, "{class:?} at {offset}");
+            }
+        }
+    }
+
+    #[test]
+    fn classes_keep_every_alignment() {
+        for log2 in 0..=13 {
+            let align = 1 << log2;
+            for size in (1..4096).chain((4096..=SMALL_MAX).step_by(509)) {
+                let index = of(Layout::from_size_align(size, align).unwrap());
+                if index < CLASSES {
+                    assert_eq!(CLASS[index].size as usize % align, 0, "{size} align {align}");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_layout_overflows(size in 0..=isize::MAX as usize, log2 in 0u32..62) {
+            if let Ok(layout) = Layout::from_size_align(size, 1 << log2) {
+                let index = of(layout);
+                prop_assert!(index >= CLASSES || CLASS[index].size as usize >= size);
+            }
+        }
+    }
+}

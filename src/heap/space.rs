@@ -1,0 +1,385 @@
+//! The heap's one range of addresses, and what is known about each part of it.
+//!
+//! ```text
+//!  range:   | chunk 0 | chunk 1 | chunk 2 | ...        2 MiB each; vacant until growth commits it
+//!  chunk:   | unit | unit | ... 256 of them            8 KiB each; what runs and spans are made of
+//!  tables:  Chunk per chunk, Unit per unit, bitmap words per unit: out of line, so blocks are whole and aligned
+//! ```
+//!
+//! "Is this pointer ours" is one subtraction; unit and chunk are shifts of the difference. Every field is an
+//! atomic so that readers without the lock (sized free, `usable_size`) are sound; who may write which, says
+//! the field.
+
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+
+use crate::error::Errno;
+use crate::mapping::reservation::Reservation;
+use crate::page_size::PageSize;
+use crate::sys::memory::{self, Anonymous};
+use crate::sys::process::{self, Resource};
+
+/// Bytes in a unit, the grain of runs and spans.
+pub(crate) const UNIT_BYTES: usize = 8 << 10;
+/// Bytes in a chunk, the grain of growth: one 2 MiB page.
+pub(crate) const CHUNK_BYTES: usize = 2 << 20;
+/// Units in a chunk.
+pub(crate) const CHUNK_UNITS: u32 = (CHUNK_BYTES / UNIT_BYTES) as u32;
+/// Bitmap words per unit: a bit for each of the smallest blocks.
+pub(crate) const UNIT_WORDS: usize = UNIT_BYTES / 8 / 64;
+/// No unit.
+pub(crate) const NONE: u32 = u32::MAX;
+
+const DIRTY_WORDS: usize = CHUNK_UNITS as usize / 64;
+const LARGEST_RANGE: u64 = 16 << 40;
+const SMALLEST_RANGE: u64 = 64 << 20;
+/// The range starts at a multiple of the largest page a chunk may be part of.
+const RANGE_ALIGN: usize = 1 << 30;
+
+/// What backs a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Backing {
+    /// Nothing: addresses only.
+    Vacant = 0,
+    /// Nothing, and kept for the large block before it to grow into.
+    Room = 1,
+    /// A 2 MiB hugetlb page.
+    Huge = 2,
+    /// Ordinary memory for which transparent huge pages were asked.
+    Transparent = 3,
+    /// Ordinary memory in base pages.
+    Base = 4,
+}
+
+impl Backing {
+    /// Whether there is memory.
+    pub(crate) fn is_committed(self) -> bool {
+        self as u8 >= Backing::Huge as u8
+    }
+
+    fn from_raw(raw: u8) -> Backing {
+        match raw {
+            1 => Backing::Room,
+            2 => Backing::Huge,
+            3 => Backing::Transparent,
+            4 => Backing::Base,
+            _ => Backing::Vacant,
+        }
+    }
+}
+
+/// A chunk. Shared.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Chunk {
+    /// A [`Backing`]. Written under the growth lock; to or from a committed state also under the runs lock.
+    backing: AtomicU8,
+    /// A bit per unit: set when it has been handed out since it was zeroed. Written by the unit's owner.
+    dirty: [AtomicU64; DIRTY_WORDS],
+}
+
+/// What a unit is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// The inside of a run (or stale): look elsewhere.
+    Inside = 0,
+    /// First or last unit of a free run.
+    Free = 1,
+    /// First or last unit of a run in use.
+    Run = 2,
+    /// Any unit of a span.
+    Span = 3,
+}
+
+/// A unit. Shared; written under the runs lock unless the field says otherwise.
+#[derive(Debug)]
+#[repr(align(32))]
+pub(crate) struct Unit {
+    kind: AtomicU8,
+    /// Class of the span.
+    class: AtomicU8,
+    /// Whether the span is on its class's list. Under the class lock.
+    listed: AtomicU8,
+    /// Units in the run: in its first unit.
+    pub(crate) len: AtomicU32,
+    /// First unit of the run: in every unit of a span, in the last unit of a free run.
+    pub(crate) head: AtomicU32,
+    /// Neighbours on a list: of free runs under the runs lock, of spans under the class lock.
+    pub(crate) next: AtomicU32,
+    pub(crate) prev: AtomicU32,
+    /// Free blocks in the span, in its first unit. Under the class lock.
+    pub(crate) free: AtomicU32,
+    /// Bitmap word below which the span has no free block. Under the class lock.
+    pub(crate) search: AtomicU32,
+}
+
+impl Unit {
+    pub(crate) fn kind(&self) -> Kind {
+        match self.kind.load(Relaxed) {
+            1 => Kind::Free,
+            2 => Kind::Run,
+            3 => Kind::Span,
+            _ => Kind::Inside,
+        }
+    }
+
+    pub(crate) fn set_kind(&self, kind: Kind) {
+        self.kind.store(kind as u8, Relaxed);
+    }
+
+    pub(crate) fn class(&self) -> usize {
+        usize::from(self.class.load(Relaxed))
+    }
+
+    pub(crate) fn set_class(&self, class: usize) {
+        self.class.store(class as u8, Relaxed);
+    }
+
+    pub(crate) fn is_listed(&self) -> bool {
+        self.listed.load(Relaxed) != 0
+    }
+
+    pub(crate) fn set_listed(&self, listed: bool) {
+        self.listed.store(u8::from(listed), Relaxed);
+    }
+}
+
+/// The range and its tables. One per process, never unmapped.
+#[derive(Debug)]
+pub(crate) struct Space {
+    range: Reservation,
+    units: Reservation,
+    bitmaps: Reservation,
+    chunks: NonNull<Chunk>,
+    chunk_count: u32,
+}
+
+// SAFETY: the tables hold atomics only, and `chunks` points to a table that lives as long as the process.
+unsafe impl Send for Space {}
+// SAFETY: as above.
+unsafe impl Sync for Space {}
+
+impl Space {
+    /// Reserves the range: sixteen times this machine's memory, so that growing blocks find room, halved until
+    /// RLIMIT_AS and the kernel allow it.
+    pub(crate) fn new() -> Result<Space, Errno> {
+        let wanted = memory::total_memory_bytes().saturating_mul(16).next_power_of_two();
+        // A quarter of a limited address space: the rest is the program's, its stacks' and the tables'.
+        let allowed = process::soft_limit(Resource::AddressSpace).map_or(u64::MAX, |limit| limit / 4);
+        let mut bytes = wanted.clamp(SMALLEST_RANGE, LARGEST_RANGE);
+        while bytes > allowed && bytes > SMALLEST_RANGE {
+            bytes /= 2;
+        }
+        loop {
+            match Space::with_range(bytes as usize) {
+                Err(errno) if bytes <= SMALLEST_RANGE => return Err(errno),
+                Err(_) => bytes /= 2,
+                space => return space,
+            }
+        }
+    }
+
+    /// Reserves a range of `bytes`, whole chunks.
+    pub(crate) fn with_range(bytes: usize) -> Result<Space, Errno> {
+        let chunk_count = (bytes / CHUNK_BYTES) as u32;
+        let unit_count = bytes / UNIT_BYTES;
+        let align = PageSize::base().bytes();
+        let range = Reservation::new(bytes, RANGE_ALIGN.min(bytes.next_power_of_two()))?;
+        let units = Reservation::new(unit_count * size_of::<Unit>(), align)?;
+        let bitmaps = Reservation::new(unit_count * UNIT_WORDS * 8, align)?;
+        let chunks = memory::map_anonymous(chunk_count as usize * size_of::<Chunk>(), Anonymous::Base)?.cast();
+        Ok(Space { range, units, bitmaps, chunks, chunk_count })
+    }
+
+    /// Chunks in the range.
+    pub(crate) fn chunk_count(&self) -> u32 {
+        self.chunk_count
+    }
+
+    /// The address of a unit.
+    pub(crate) fn address(&self, unit: u32) -> *mut u8 {
+        debug_assert!(unit < self.chunk_count * CHUNK_UNITS);
+        self.range.base().as_ptr().wrapping_add(unit as usize * UNIT_BYTES)
+    }
+
+    /// Bytes from the start of the range to `block`, or `None` for a pointer that is not ours.
+    pub(crate) fn offset_of(&self, block: *mut u8) -> Option<usize> {
+        let offset = block.addr().wrapping_sub(self.range.base().as_ptr().addr());
+        (offset < self.range.len()).then_some(offset)
+    }
+
+    /// The unit that holds `block`; aborts for a pointer that is not ours.
+    pub(crate) fn unit_of(&self, block: *mut u8) -> u32 {
+        match self.offset_of(block) {
+            Some(offset) => (offset / UNIT_BYTES) as u32,
+            None => process::abort_with("hugearena: freed a pointer that is not from this heap\n"),
+        }
+    }
+
+    /// A unit of a committed chunk.
+    pub(crate) fn unit(&self, index: u32) -> &Unit {
+        self.check(index / CHUNK_UNITS);
+        // SAFETY: the table has an entry for every unit of the range. Entries of committed chunks are mapped,
+        // zeroed memory, which is a valid `Unit`; others fault, they are never other memory.
+        unsafe { self.units.base().cast::<Unit>().add(index as usize).as_ref() }
+    }
+
+    /// The bitmap words of the span of `units` units that starts at unit `index`.
+    pub(crate) fn bitmap(&self, index: u32, units: u32) -> &[AtomicU64] {
+        self.check((index + units - 1) / CHUNK_UNITS);
+        // SAFETY: as in `unit`; the words of neighbouring units are adjacent.
+        unsafe {
+            let first = self.bitmaps.base().cast::<AtomicU64>().add(index as usize * UNIT_WORDS);
+            std::slice::from_raw_parts(first.as_ptr(), units as usize * UNIT_WORDS)
+        }
+    }
+
+    /// What backs a chunk; beyond the range, nothing does.
+    pub(crate) fn backing(&self, chunk: u32) -> Backing {
+        if chunk >= self.chunk_count {
+            return Backing::Vacant;
+        }
+        // Acquire pairs with the release of `set_backing`: whoever sees a committed chunk sees its tables.
+        Backing::from_raw(self.chunk(chunk).backing.load(Acquire))
+    }
+
+    /// Records what backs `count` chunks from `first` on.
+    pub(crate) fn set_backing(&self, first: u32, count: u32, backing: Backing) {
+        for chunk in first..first + count {
+            self.chunk(chunk).backing.store(backing as u8, Release);
+        }
+    }
+
+    /// Puts memory behind `count` vacant chunks from `first` on, zeroed, with tables to describe it. The caller
+    /// records the backing when it publishes them.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the growth lock, and the chunks are vacant or room.
+    pub(crate) unsafe fn commit(&self, first: u32, count: u32, backing: Backing) -> Result<(), Errno> {
+        self.check(first + count - 1);
+        let (offset, len) = (first as usize * CHUNK_BYTES, count as usize * CHUNK_BYTES);
+        // SAFETY: whole chunks inside the range that nobody uses; the growth lock keeps other growers out.
+        unsafe {
+            let units = CHUNK_UNITS as usize;
+            self.commit_table(&self.units, first as usize, count as usize, units * size_of::<Unit>())?;
+            self.commit_table(&self.bitmaps, first as usize, count as usize, units * UNIT_WORDS * 8)?;
+            match backing {
+                Backing::Huge => self.range.commit_huge(offset, count as usize, PageSize::HUGE_2M)?,
+                Backing::Transparent => self.range.commit_ordinary(offset, len, true)?,
+                _ => self.range.commit_ordinary(offset, len, false)?,
+            }
+        }
+        for chunk in first..first + count {
+            for word in &self.chunk(chunk).dirty {
+                word.store(0, Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the memory of `count` chunks back to the system.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the growth lock; the chunks are committed, nothing in them is in use and no free run
+    /// reaches into them.
+    pub(crate) unsafe fn decommit(&self, first: u32, count: u32) -> Result<(), Errno> {
+        self.check(first + count - 1);
+        // SAFETY: whole chunks, unused by the caller's contract.
+        unsafe { self.range.decommit(first as usize * CHUNK_BYTES, count as usize * CHUNK_BYTES) }
+    }
+
+    /// Whether a unit has been handed out since it was zeroed.
+    pub(crate) fn is_dirty(&self, unit: u32) -> bool {
+        let (chunk, bit) = (unit / CHUNK_UNITS, unit % CHUNK_UNITS);
+        self.chunk(chunk).dirty[bit as usize / 64].load(Relaxed) & (1 << (bit % 64)) != 0
+    }
+
+    /// Records that the units of a run, which the caller owns, have been handed out.
+    pub(crate) fn mark_dirty(&self, first: u32, len: u32) {
+        let (mut unit, end) = (first, first + len);
+        while unit < end {
+            let word_end = (unit / 64 + 1) * 64;
+            let upto = word_end.min(end);
+            let mask = (u64::MAX >> (64 - (upto - unit))) << (unit % 64);
+            // Other owners set other bits of the same word.
+            let word = &self.chunk(unit / CHUNK_UNITS).dirty[(unit % CHUNK_UNITS) as usize / 64];
+            if word.load(Relaxed) & mask != mask {
+                word.fetch_or(mask, Relaxed);
+            }
+            unit = upto;
+        }
+    }
+
+    /// Makes a table's entries for some chunks accessible and present.
+    ///
+    /// # Safety
+    ///
+    /// The growth lock is held.
+    unsafe fn commit_table(
+        &self,
+        table: &Reservation,
+        first: usize,
+        count: usize,
+        bytes_per_chunk: usize,
+    ) -> Result<(), Errno> {
+        // Where base pages are larger than a chunk's entries, neighbours share a page: making it writable
+        // again changes nothing.
+        let page = PageSize::base().bytes();
+        let start = first * bytes_per_chunk / page * page;
+        let end = ((first + count) * bytes_per_chunk).next_multiple_of(page).min(table.len());
+        // SAFETY: whole base pages of the table; making pages writable and present keeps what they hold.
+        unsafe {
+            table.commit_ordinary(start, end - start, false)?;
+            table.populate_ordinary(start, end - start);
+        }
+        Ok(())
+    }
+
+    fn chunk(&self, index: u32) -> &Chunk {
+        self.check(index);
+        // SAFETY: the table has an entry for every chunk, mapped and zeroed, which is a valid `Chunk`.
+        unsafe { self.chunks.add(index as usize).as_ref() }
+    }
+
+    fn check(&self, chunk: u32) {
+        if chunk >= self.chunk_count {
+            process::abort_with("hugearena: heap corrupted: chunk out of range\n");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dirty_bits_cover_exactly_the_run() {
+        let space = Space::with_range(64 << 20).unwrap();
+        for (first, len) in [(0, 1), (63, 2), (100, 1), (255, 2), (300, 200), (512, 256), (1000, 513)] {
+            let before: Vec<bool> = (0..2048).map(|unit| space.is_dirty(unit)).collect();
+            space.mark_dirty(first, len);
+            for unit in 0..2048 {
+                let inside = (first..first + len).contains(&unit);
+                assert_eq!(space.is_dirty(unit), inside || before[unit as usize], "{unit} after {first}+{len}");
+            }
+        }
+    }
+
+    #[test]
+    fn pointers_outside_are_not_ours() {
+        let space = Space::with_range(64 << 20).unwrap();
+        let start = space.address(0);
+        assert_eq!(space.offset_of(start), Some(0));
+        assert_eq!(space.offset_of(start.wrapping_add((64 << 20) - 1)), Some((64 << 20) - 1));
+        assert_eq!(space.offset_of(start.wrapping_add(64 << 20)), None);
+        assert_eq!(space.offset_of(start.wrapping_sub(1)), None);
+        assert_eq!(space.offset_of(std::ptr::null_mut()), None);
+    }
+}

@@ -1,0 +1,97 @@
+//! Spans: runs of units cut into equal blocks. Which blocks are free is a bitmap out of line, so taking a block
+//! never touches a cold block, and a double free shows at the latest when it reaches its span.
+//!
+//! Everything here happens under the lock of the span's class.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::size_class::{CLASS, Class};
+use super::space::{Kind, Space};
+use crate::sys::process;
+
+/// Makes the run at `start`, which the caller owns, a span of `class` with every block free.
+pub(crate) fn create(space: &Space, start: u32, class_index: usize) {
+    let class = &CLASS[class_index];
+    for index in start..start + class.units {
+        let unit = space.unit(index);
+        unit.set_class(class_index);
+        unit.head.store(start, Relaxed);
+        unit.set_kind(Kind::Span);
+    }
+    let first = space.unit(start);
+    first.len.store(class.units, Relaxed);
+    first.free.store(class.capacity, Relaxed);
+    first.search.store(0, Relaxed);
+    first.set_listed(false);
+    let words = space.bitmap(start, class.units);
+    let whole = class.capacity as usize / 64;
+    for word in &words[..whole] {
+        word.store(u64::MAX, Relaxed);
+    }
+    if class.capacity % 64 != 0 {
+        words[whole].store((1 << (class.capacity % 64)) - 1, Relaxed);
+    }
+    // Blocks go out one by one; the units count as handed out from now on.
+    space.mark_dirty(start, class.units);
+}
+
+/// Takes free blocks of the span at `start`, lowest addresses first, until `out` is full or the span is empty.
+/// Returns how many.
+pub(crate) fn take(space: &Space, start: u32, class: &Class, out: &mut [*mut u8]) -> usize {
+    let first = space.unit(start);
+    let free = first.free.load(Relaxed);
+    let wanted = out.len().min(free as usize);
+    let words = &space.bitmap(start, class.units)[..class.capacity.div_ceil(64) as usize];
+    let base = space.address(start);
+    let mut taken = 0;
+    let mut at = first.search.load(Relaxed) as usize;
+    while taken < wanted {
+        let Some(word) = words.get(at) else {
+            process::abort_with("hugearena: heap corrupted: span holds fewer blocks than it counts\n");
+        };
+        let mut bits = word.load(Relaxed);
+        while bits != 0 && taken < wanted {
+            let index = at as u32 * 64 + bits.trailing_zeros();
+            out[taken] = base.wrapping_add((index * class.size) as usize);
+            taken += 1;
+            bits &= bits - 1;
+        }
+        word.store(bits, Relaxed);
+        if bits == 0 {
+            at += 1;
+        }
+    }
+    first.search.store(at as u32, Relaxed);
+    first.free.store(free - taken as u32, Relaxed);
+    taken
+}
+
+/// The span that holds `block`, by its first unit; aborts when there is none of this class.
+pub(crate) fn holding(space: &Space, block: *mut u8, class_index: usize) -> u32 {
+    let unit = space.unit(space.unit_of(block));
+    if unit.kind() != Kind::Span || unit.class() != class_index {
+        process::abort_with("hugearena: freed a pointer with a layout it was not allocated with\n");
+    }
+    unit.head.load(Relaxed)
+}
+
+/// Gives `block` back to the span at `start`; returns how many of its blocks are free now.
+pub(crate) fn give(space: &Space, start: u32, class: &Class, block: *mut u8) -> u32 {
+    let offset = block.addr() - space.address(start).addr();
+    let index = class.index_at(offset);
+    let at = index / 64;
+    let bit = 1 << (index % 64);
+    let word = &space.bitmap(start, class.units)[at as usize];
+    let bits = word.load(Relaxed);
+    if bits & bit != 0 || (index * class.size) as usize != offset || index >= class.capacity {
+        process::abort_with("hugearena: double free, or a pointer into the middle of a block\n");
+    }
+    word.store(bits | bit, Relaxed);
+    let first = space.unit(start);
+    if at < first.search.load(Relaxed) {
+        first.search.store(at, Relaxed);
+    }
+    let free = first.free.load(Relaxed) + 1;
+    first.free.store(free, Relaxed);
+    free
+}

@@ -1,0 +1,335 @@
+//! Thread caches: the fast path.
+//!
+//! A cache is an array of block pointers per class. `alloc` pops, `dealloc` pushes onto the *freeing* thread's
+//! array; the class comes from the `Layout` both times, so no header is read and no owner looked up. Neither
+//! touches the block, so a block that another thread freed is not fetched before its new owner wants it.
+//!
+//! A thread starts on [`EMPTY`], a static cache that is empty and full at once: its first call takes the slow
+//! path without a test for null, and gets a cache of its own there. After the thread's end it is on [`DEAD`]:
+//! calls from later destructors still work, straight on the central lists.
+
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::mem::offset_of;
+use std::ptr::{self, null_mut};
+
+use super::size_class::{CLASS, CLASSES, SLOT_START, SLOTS};
+use super::space::UNIT_BYTES;
+use super::{HEAP, HugeAlloc};
+
+/// Bytes of free blocks that one thread's cache may hold.
+const BUDGET_BYTES: usize = 192 << 10;
+/// Largest blocks for which a cache takes room from other classes: above, use costs more than the central list.
+const STEALING_MAX: usize = 16 << 10;
+/// Classes looked at when a cache takes room from others.
+const STEALING_TRIES: usize = 16;
+
+/// The cached blocks of one class: a stack that grows up from `base`.
+///
+/// | | next `alloc` | next `dealloc` |
+/// |---|---|---|
+/// | `top == base` | slow: refill | |
+/// | `top == end` | | slow: make room |
+#[derive(Debug)]
+#[repr(C)]
+struct Bin {
+    top: *mut *mut u8,
+    base: *mut *mut u8,
+    end: *mut *mut u8,
+}
+
+const NO_BLOCKS: Bin = Bin { top: null_mut(), base: null_mut(), end: null_mut() };
+
+#[derive(Debug)]
+#[repr(C)]
+struct Bins([Bin; CLASSES]);
+
+// SAFETY: the statics of this type are never written: their bins are empty and full, so only the slow paths
+// see them, which compare the address first.
+unsafe impl Sync for Bins {}
+
+/// The cache of a thread that has none yet.
+static EMPTY: Bins = Bins([NO_BLOCKS; CLASSES]);
+/// The cache of a thread that has ended.
+static DEAD: Bins = Bins([NO_BLOCKS; CLASSES]);
+
+/// A thread's cache. Lives in a run of the heap itself, so on huge pages where the heap is.
+#[derive(Debug)]
+#[repr(C)]
+struct Cache {
+    /// First, so that a pointer to the bins is one to the cache.
+    bins: Bins,
+    /// First unit of the run that holds this cache.
+    run: u32,
+    /// Bytes that bins may still be given room for.
+    budget: usize,
+    /// The class that is next to give room up.
+    victim: usize,
+    slots: [*mut u8; SLOTS],
+}
+
+const CACHE_UNITS: u32 = size_of::<Cache>().div_ceil(UNIT_BYTES) as u32;
+const _: () = assert!(offset_of!(Cache, bins) == 0);
+
+thread_local! {
+    /// No destructor and const: a plain thread-local word, one instruction to read, valid at any time.
+    static CURRENT: Cell<*mut Bins> = const { Cell::new((&raw const EMPTY).cast_mut()) };
+}
+
+#[inline(always)]
+fn current() -> *mut Bins {
+    CURRENT.with(Cell::get)
+}
+
+/// A block of `class` from this thread's cache, or null when it has none.
+#[inline(always)]
+pub(crate) fn pop(class: usize) -> *mut u8 {
+    // SAFETY: `CURRENT` points to `EMPTY`, `DEAD` or this thread's own cache, all valid for reads; `class` is
+    // in range at every caller (it compared with `CLASSES`). If `top` is above `base`, the bin is one of our
+    // own cache and the slot below `top` holds a block; only this thread writes it.
+    unsafe {
+        let bin = &raw mut (*current()).0[class];
+        let top = (*bin).top;
+        if top == (*bin).base {
+            return null_mut();
+        }
+        let top = top.sub(1);
+        (*bin).top = top;
+        *top
+    }
+}
+
+/// Puts a block of `class` into this thread's cache, unless it is full.
+#[inline(always)]
+pub(crate) fn push(class: usize, block: *mut u8) -> bool {
+    // SAFETY: as in `pop`; below `end`, the slot at `top` is one of this bin's.
+    unsafe {
+        let bin = &raw mut (*current()).0[class];
+        let top = (*bin).top;
+        if top == (*bin).end {
+            return false;
+        }
+        *top = block;
+        (*bin).top = top.add(1);
+    }
+    true
+}
+
+/// A block of `class` when the cache has none: refills it. Null when the heap is exhausted.
+#[cold]
+#[inline(never)]
+pub(crate) fn alloc_slow(config: &HugeAlloc, class: usize) -> *mut u8 {
+    if !HEAP.start(config) {
+        return null_mut();
+    }
+    match own_cache() {
+        // SAFETY: this thread's own cache, and no reference to it is live.
+        Some(cache) => unsafe { (*cache).refill(class) },
+        None => {
+            let mut block = [null_mut()];
+            HEAP.take_blocks(class, &mut block);
+            block[0]
+        }
+    }
+}
+
+/// Frees a block of `class` when the cache is full: makes room in it.
+#[cold]
+#[inline(never)]
+pub(crate) fn dealloc_slow(class: usize, block: *mut u8) {
+    match own_cache() {
+        // SAFETY: this thread's own cache, and no reference to it is live.
+        Some(cache) => unsafe { (*cache).make_room_for(class, block) },
+        None => HEAP.give_block(class, block),
+    }
+}
+
+/// Gives every block in this thread's cache back to the central lists.
+pub(crate) fn flush() {
+    let bins = current();
+    if is_own(bins) {
+        // SAFETY: this thread's own cache, and no reference to it is live.
+        unsafe { (*bins.cast::<Cache>()).flush() };
+    }
+}
+
+fn is_own(bins: *mut Bins) -> bool {
+    !ptr::eq(bins, &raw const EMPTY) && !ptr::eq(bins, &raw const DEAD)
+}
+
+/// This thread's cache, made now if it has none; `None` after the thread's end or when there is no memory.
+fn own_cache() -> Option<*mut Cache> {
+    let bins = current();
+    if is_own(bins) {
+        return Some(bins.cast());
+    }
+    if ptr::eq(bins, &raw const DEAD) {
+        return None;
+    }
+    let cache = create()?;
+    CURRENT.set(cache.cast());
+    // Last: the call may allocate, from this heap, which now has its cache. Without the key the cache would
+    // be lost at the thread's end, so the thread goes without.
+    if !HEAP.call_at_thread_exit(cache.cast()) {
+        CURRENT.set((&raw const DEAD).cast_mut());
+        // SAFETY: just created, and no longer current.
+        unsafe { destroy(cache) };
+        return None;
+    }
+    Some(cache)
+}
+
+fn create() -> Option<*mut Cache> {
+    let run = HEAP.take_run(CACHE_UNITS, 1)?;
+    let space = HEAP.space()?;
+    let cache = space.address(run).cast::<Cache>();
+    // SAFETY: a run of our own, long and aligned enough. All zeroes is a valid `Cache`; the slots are zeroed
+    // as well because slices are made of them later.
+    unsafe {
+        cache.write_bytes(0, 1);
+        (*cache).run = run;
+        (*cache).budget = BUDGET_BYTES;
+        let slots = (&raw mut (*cache).slots).cast::<*mut u8>();
+        for class in 0..CLASSES {
+            let base = slots.add(SLOT_START[class] as usize);
+            (*cache).bins.0[class] = Bin { top: base, base, end: base };
+        }
+    }
+    Some(cache)
+}
+
+/// # Safety
+///
+/// `cache` came from [`create`] and nobody uses it any more.
+unsafe fn destroy(cache: *mut Cache) {
+    // SAFETY: the caller's contract.
+    let run = unsafe {
+        (*cache).flush();
+        (*cache).run
+    };
+    HEAP.give_run(run);
+}
+
+/// What the pthread key calls when a thread ends. Not a `Drop` guard: those run before the destructors of
+/// thread-locals that were made earlier, which still free.
+pub(crate) unsafe extern "C" fn at_thread_exit(cache: *mut std::ffi::c_void) {
+    CURRENT.set((&raw const DEAD).cast_mut());
+    // SAFETY: the value stored under the key is this thread's cache, which is no longer current.
+    unsafe { destroy(cache.cast()) };
+}
+
+impl Cache {
+    /// Fills the bin of `class` with a batch and takes one block out of it.
+    fn refill(&mut self, class: usize) -> *mut u8 {
+        self.widen(class);
+        let bin = &mut self.bins.0[class];
+        let room = bin.end.addr() - bin.base.addr();
+        let wanted = (room / size_of::<*mut u8>()).min(CLASS[class].batch as usize);
+        if wanted == 0 {
+            let mut block = [null_mut()];
+            HEAP.take_blocks(class, &mut block);
+            return block[0];
+        }
+        // SAFETY: the bin is empty and its first `wanted` slots are its own, initialized, and referenced by
+        // nobody else: the lists below know nothing of caches.
+        let slots = unsafe { std::slice::from_raw_parts_mut(bin.base, wanted) };
+        let got = HEAP.take_blocks(class, slots);
+        // Lowest address first is what the next allocations should see, and the last slot is what they pop.
+        slots[..got].reverse();
+        if got == 0 {
+            return null_mut();
+        }
+        // SAFETY: `got` slots are filled; the last one is handed out.
+        unsafe {
+            bin.top = bin.base.add(got - 1);
+            *bin.top
+        }
+    }
+
+    /// Puts `block` into the full bin of `class`, whose older half goes to the central list unless the bin may
+    /// be widened.
+    fn make_room_for(&mut self, class: usize, block: *mut u8) {
+        self.widen(class);
+        let bin = &self.bins.0[class];
+        if bin.top == bin.end {
+            let held = (bin.top.addr() - bin.base.addr()) / size_of::<*mut u8>();
+            if held == 0 {
+                HEAP.give_block(class, block);
+                return;
+            }
+            self.give_back(class, held.div_ceil(2));
+        }
+        let bin = &mut self.bins.0[class];
+        // SAFETY: there is room below `end` now.
+        unsafe {
+            *bin.top = block;
+            bin.top = bin.top.add(1);
+        }
+    }
+
+    /// Gives the oldest `count` blocks of a bin that holds as many to the central list.
+    fn give_back(&mut self, class: usize, count: usize) {
+        let bin = &mut self.bins.0[class];
+        // SAFETY: the bin's first slots hold blocks; `copy` moves the rest down within the bin.
+        unsafe {
+            HEAP.give_blocks(class, std::slice::from_raw_parts(bin.base, count));
+            let rest = bin.top.offset_from_unsigned(bin.base) - count;
+            ptr::copy(bin.base.add(count), bin.base, rest);
+            bin.top = bin.base.add(rest);
+        }
+    }
+
+    /// Doubles the room of a bin, as far as its slots and the cache's budget go.
+    fn widen(&mut self, class: usize) {
+        let (size, slots) = (CLASS[class].size as usize, CLASS[class].slots as usize);
+        let bin = &self.bins.0[class];
+        let room = (bin.end.addr() - bin.base.addr()) / size_of::<*mut u8>();
+        let wanted = room.max(CLASS[class].batch as usize).min(slots - room);
+        if wanted * size > self.budget && size <= STEALING_MAX {
+            self.steal(class, wanted * size);
+        }
+        let given = wanted.min(self.budget / size);
+        self.budget -= given * size;
+        let bin = &mut self.bins.0[class];
+        // SAFETY: `room + given` is at most the slots of this class.
+        bin.end = unsafe { bin.end.add(given) };
+    }
+
+    /// Halves the room of other bins until the budget has `bytes`, or enough of them were asked.
+    fn steal(&mut self, class: usize, bytes: usize) {
+        for _ in 0..STEALING_TRIES {
+            if self.budget >= bytes {
+                return;
+            }
+            self.victim = (self.victim + 1) % CLASSES;
+            if self.victim != class {
+                self.narrow(self.victim);
+            }
+        }
+    }
+
+    fn narrow(&mut self, class: usize) {
+        let bin = &self.bins.0[class];
+        let room = (bin.end.addr() - bin.base.addr()) / size_of::<*mut u8>();
+        let held = (bin.top.addr() - bin.base.addr()) / size_of::<*mut u8>();
+        let kept = room / 2;
+        if held > kept {
+            self.give_back(class, held - kept);
+        }
+        let bin = &mut self.bins.0[class];
+        // SAFETY: `kept` slots are this bin's, and at most `kept` hold blocks.
+        bin.end = unsafe { bin.base.add(kept) };
+        self.budget += (room - kept) * CLASS[class].size as usize;
+    }
+
+    fn flush(&mut self) {
+        for class in 0..CLASSES {
+            let bin = &self.bins.0[class];
+            let held = (bin.top.addr() - bin.base.addr()) / size_of::<*mut u8>();
+            if held > 0 {
+                self.give_back(class, held);
+            }
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Pages in our address space.
+
+pub(crate) mod reservation;

@@ -1,0 +1,232 @@
+//! Reserved address space, filled with pages part by part.
+
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+
+use crate::error::Errno;
+use crate::page_size::PageSize;
+use crate::sys::memory::{self, Anonymous};
+
+/// A range of addresses that belongs to us and is inaccessible until a part of it is committed.
+///
+/// Memory is private to this process and copied on write after fork(2). A failed commit leaves the range as it
+/// was. Nothing here allocates, so the heap may call it. Dropping a reservation does not unmap it: reservations
+/// belong to the process-wide heap, which other threads may use until the process is gone.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a reservation is a range of addresses, not tied to a thread; each method states who may call it when.
+unsafe impl Send for Reservation {}
+// SAFETY: as above; the methods change only ranges that their caller owns.
+unsafe impl Sync for Reservation {}
+
+impl Reservation {
+    /// Reserves `len` bytes at an address that is a multiple of `align`, a power of two; both whole base pages.
+    pub(crate) fn new(len: usize, align: usize) -> Result<Reservation, Errno> {
+        let padded = len.checked_add(align).ok_or(crate::sys::ENOMEM)?;
+        let start = memory::map_anonymous(padded, Anonymous::Reserved)?;
+        let head = start.align_offset(align);
+        // SAFETY: `head <= align`, so all three parts lie inside the mapping just made, which nobody uses yet.
+        unsafe {
+            let base = start.add(head);
+            trim(start, head);
+            trim(base.add(len), align - head);
+            Ok(Reservation { base, len })
+        }
+    }
+
+    /// The first address.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Puts `pages` huge pages of `size` at `offset`, all of them present, zeroed and writable.
+    ///
+    /// They are mapped and populated elsewhere and then moved in: a mapping that fails in place would already
+    /// have unmapped the reservation below it. mmap reserves, so a race for the last pages ends in an error
+    /// for one side; the population is proved, because `MAP_POPULATE` does not report what it could not do.
+    ///
+    /// # Safety
+    ///
+    /// `offset` is a multiple of the page size, the range lies inside the reservation, nothing in it is
+    /// committed, and no other thread commits or decommits it meanwhile.
+    pub(crate) unsafe fn commit_huge(&self, offset: usize, pages: usize, size: PageSize) -> Result<(), Errno> {
+        let len = pages * size.bytes();
+        let staged = memory::map_anonymous(len, Anonymous::Huge(size))?;
+        // SAFETY: the staged mapping is whole pages, ours, and not used by anybody yet.
+        if let Err(errno) = unsafe { prove_populated(staged, len, size) } {
+            // SAFETY: as above; whole pages, so this cannot fail and leak.
+            unsafe { trim(staged, len) };
+            return Err(errno);
+        }
+        let target = self.at(offset, len);
+        // SAFETY: source as above; the target is ours and unused by the caller's contract.
+        if let Err(errno) = unsafe { memory::move_mapping(staged, len, target) } {
+            // SAFETY: the move failed, so the source is where it was. The kernel may have unmapped the target
+            // before it failed; taking the addresses again keeps foreign mappings out of our range.
+            unsafe {
+                trim(staged, len);
+                self.restore(target, len);
+            }
+            return Err(errno);
+        }
+        Ok(())
+    }
+
+    /// Makes `len` bytes at `offset` ordinary memory: zeroed, writable, asking for transparent huge pages and
+    /// populated at once when `transparent`, else in base pages on first touch.
+    ///
+    /// # Safety
+    ///
+    /// As for [`commit_huge`](Self::commit_huge), in whole base pages.
+    pub(crate) unsafe fn commit_ordinary(&self, offset: usize, len: usize, transparent: bool) -> Result<(), Errno> {
+        let at = self.at(offset, len);
+        // SAFETY: whole pages of our own reservation, unused by the caller's contract.
+        unsafe {
+            memory::make_writable(at, len)?;
+            if !transparent {
+                return Ok(());
+            }
+            let populated = memory::want_transparent_huge(at, len).and_then(|()| memory::populate_write(at, len));
+            match populated {
+                // A kernel without THP or without MADV_POPULATE_WRITE: the pages come on first touch.
+                Err(crate::sys::EINVAL) => Ok(()),
+                Err(errno) => {
+                    self.restore(at, len);
+                    Err(errno)
+                }
+                Ok(()) => Ok(()),
+            }
+        }
+    }
+
+    /// Populates ordinary memory that is committed; a failure is ignored, the pages then come on first touch.
+    ///
+    /// # Safety
+    ///
+    /// The range is committed, whole base pages.
+    pub(crate) unsafe fn populate_ordinary(&self, offset: usize, len: usize) {
+        // SAFETY: the caller's contract.
+        let _ = unsafe { memory::populate_write(self.at(offset, len), len) };
+    }
+
+    /// Gives the pages at `offset` back to the system; the addresses stay reserved.
+    ///
+    /// # Safety
+    ///
+    /// The range is committed, whole pages of the size it was committed with, and nothing in it is in use.
+    pub(crate) unsafe fn decommit(&self, offset: usize, len: usize) -> Result<(), Errno> {
+        // SAFETY: the caller's contract.
+        unsafe { memory::reserve_over(self.at(offset, len), len) }
+    }
+
+    fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
+        debug_assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
+        // SAFETY: inside the reservation, which is one mapping of ours.
+        unsafe { self.base.add(offset) }
+    }
+
+    /// Takes addresses of ours again after a failed call that may have unmapped or changed them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`decommit`](Self::decommit), committed or not.
+    unsafe fn restore(&self, at: NonNull<u8>, len: usize) {
+        // SAFETY: the caller's contract.
+        if unsafe { memory::reserve_over(at, len) }.is_err() {
+            // Without the reservation another mapping may come to lie where the heap believes its own
+            // addresses to be. Only a process at its limit of mappings can get here.
+            crate::sys::process::abort_with("hugearena: lost reserved addresses after a failed commit\n");
+        }
+    }
+}
+
+/// Proves that every page of a fresh mapping is there: an error instead of a SIGBUS on first touch.
+///
+/// # Safety
+///
+/// `at..at + len` is whole pages of `size` of a fresh, writable, unshared mapping of the caller's.
+pub(crate) unsafe fn prove_populated(at: NonNull<u8>, len: usize, size: PageSize) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    match unsafe { memory::populate_write(at, len) } {
+        // Before Linux 5.14: read a zero into each page; the kernel reports EFAULT where we would get SIGBUS.
+        // SAFETY: the mapping is fresh, so every byte is zero already.
+        Err(crate::sys::EINVAL) => unsafe { memory::populate_by_read(at, len, size) },
+        done => done,
+    }
+}
+
+/// Unmaps whole pages that were just mapped and never used.
+///
+/// # Safety
+///
+/// `at..at + len` is whole pages of a mapping of the caller's that nobody uses.
+unsafe fn trim(at: NonNull<u8>, len: usize) {
+    if len == 0 {
+        return;
+    }
+    // SAFETY: the caller's contract. munmap of whole pages fails only where it would split a mapping at the
+    // limit of mappings; what stays is then reserved addresses or, for staged pages, one whole mapping.
+    let unmapped = unsafe { memory::unmap(at, len) };
+    debug_assert!(unmapped.is_ok(), "munmap of whole pages failed: {unmapped:?}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_become_writable_and_go_back() {
+        let size = PageSize::base().bytes();
+        let range = Reservation::new(64 << 20, 1 << 21).unwrap();
+        assert_eq!(range.base().as_ptr().align_offset(1 << 21), 0);
+        // SAFETY: our own fresh range; offsets are whole pages inside it, used only between the two calls.
+        unsafe {
+            range.commit_ordinary(2 << 20, 2 * size, false).unwrap();
+            let byte = range.base().add(2 << 20).as_ptr();
+            assert_eq!(byte.read(), 0);
+            byte.write(7);
+            range.decommit(2 << 20, 2 * size).unwrap();
+            range.commit_ordinary(2 << 20, 2 * size, true).unwrap();
+            assert_eq!(byte.read(), 0, "decommitted pages come back zeroed");
+        }
+    }
+
+    #[test]
+    fn a_commit_that_cannot_be_served_leaves_the_range_alone() {
+        let range = Reservation::new(1 << 30, 1 << 30).unwrap();
+        let absurd = PageSize::from_bytes(1 << 34).unwrap();
+        // SAFETY: the range is ours and unused; the call fails before it reaches the target.
+        unsafe {
+            assert!(range.commit_huge(0, 1, absurd).is_err());
+            range.commit_ordinary(0, PageSize::base().bytes(), false).unwrap();
+            range.base().as_ptr().write(1);
+        }
+    }
+
+    #[test]
+    fn populating_by_read_is_an_error_where_a_touch_would_be_a_signal() {
+        let page = PageSize::base();
+        let len = 4 * page.bytes();
+        let file = memory::memfd(c"hugearena-test", page).unwrap();
+        let file = std::fs::File::from(file);
+        file.set_len(len as u64).unwrap();
+        let at = memory::map_shared(std::os::fd::AsFd::as_fd(&file), len, false).unwrap();
+        // SAFETY: a mapping of our own that nobody else uses.
+        unsafe {
+            assert_eq!(memory::populate_by_read(at, len, page), Ok(()));
+            file.set_len(page.bytes() as u64).unwrap();
+            assert_eq!(memory::populate_by_read(at, len, page), Err(crate::sys::EFAULT));
+            memory::unmap(at, len).unwrap();
+        }
+    }
+}
