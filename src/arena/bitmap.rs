@@ -1,0 +1,367 @@
+//! Which pages of an arena are free, and what is known about their contents. Safe code, no locks on the way of
+//! a single page, no system calls.
+//!
+//! | page | free | zero | fresh |
+//! |---|---|---|---|
+//! | never handed out since the kernel zeroed it | 1 | 1 | 1 |
+//! | zeroed by us (clean) | 1 | 1 | 0 |
+//! | contents unknown (dirty) | 1 | 0 | 0 |
+//! | claimed | 0 | kept until its owner reads it, then 0 | as zero |
+//!
+//! A page is claimed by clearing its free bit with one compare-exchange; whoever cleared it owns the page's
+//! other bits. Longer runs are claimed word by word and given back if a page in the middle was lost; while that
+//! goes on, a claim that finds nothing looks again instead of failing on pages that are about to come back.
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+use crossbeam::utils::{Backoff, CachePadded};
+
+const WORD: usize = u64::BITS as usize;
+
+/// A page's contents, as known when it was claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contents {
+    /// As the kernel zeroed it.
+    Fresh,
+    /// Zeroed by us.
+    Clean,
+    /// Unknown.
+    Dirty,
+}
+
+/// Which pages a claim of one page looks at first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prefer {
+    /// Pages known to be zero, which save clearing.
+    Zero,
+    /// Dirty pages, which leave the others to those who want zeroes.
+    Dirty,
+}
+
+/// How many pages are in which state; read one by one, so only exact while nobody claims or releases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) fresh: usize,
+    pub(crate) clean: usize,
+    pub(crate) dirty: usize,
+    pub(crate) claimed: usize,
+}
+
+/// The state of every page.
+#[derive(Debug)]
+pub(crate) struct Bitmap {
+    pages: usize,
+    /// Shared: one bit per page; see the table above.
+    free: Box<[AtomicU64]>,
+    zero: Box<[AtomicU64]>,
+    fresh: Box<[AtomicU64]>,
+    /// Shared: the word in which the last single page was found; only a hint.
+    hint: CachePadded<AtomicUsize>,
+    /// Shared: claims of runs that hold pages they may have to give back.
+    runs_in_flight: CachePadded<AtomicUsize>,
+    /// Shared: releases, and runs given back; when it changes, a failed search is worth repeating.
+    returns: CachePadded<AtomicUsize>,
+    /// Claims of runs go one at a time: two that overlap would both fail on each other's half.
+    run_claims: Mutex<()>,
+}
+
+impl Bitmap {
+    /// `pages` pages, all free and fresh.
+    pub(crate) fn new(pages: usize) -> Bitmap {
+        let filled = || (0..pages.div_ceil(WORD)).map(|word| AtomicU64::new(whole_word(pages, word))).collect();
+        Bitmap {
+            pages,
+            free: filled(),
+            zero: filled(),
+            fresh: filled(),
+            hint: CachePadded::default(),
+            runs_in_flight: CachePadded::default(),
+            returns: CachePadded::default(),
+            run_claims: Mutex::new(()),
+        }
+    }
+
+    /// Pages in all.
+    pub(crate) fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Claims `count` adjacent pages, at least one; returns the first, or `None` when there are none.
+    pub(crate) fn claim(&self, count: usize, prefer: Prefer) -> Option<usize> {
+        let backoff = Backoff::new();
+        loop {
+            let returns = self.returns.load(SeqCst);
+            let found = match count {
+                0 => return None,
+                1 => self.claim_one(prefer),
+                _ => self.claim_run(count),
+            };
+            // Pages that a run held and gave back, or that were released behind the search, were missed.
+            let unsettled = self.runs_in_flight.load(SeqCst) != 0 || self.returns.load(SeqCst) != returns;
+            if found.is_some() || !unsettled {
+                return found;
+            }
+            backoff.snooze();
+        }
+    }
+
+    /// What is in a page that the caller has claimed. From now on it counts as dirty.
+    pub(crate) fn take_contents(&self, page: usize) -> Contents {
+        let (word, bit) = (page / WORD, 1 << (page % WORD));
+        // Relaxed: the claim's acquire ordered us after whoever released or scrubbed the page.
+        let was_zero = self.zero[word].load(Relaxed) & bit != 0;
+        if !was_zero {
+            return Contents::Dirty;
+        }
+        self.zero[word].fetch_and(!bit, Relaxed);
+        let was_fresh = self.fresh[word].load(Relaxed) & bit != 0;
+        if was_fresh {
+            self.fresh[word].fetch_and(!bit, Relaxed);
+            return Contents::Fresh;
+        }
+        Contents::Clean
+    }
+
+    /// Gives `count` claimed pages back, dirty unless they were never looked at.
+    pub(crate) fn release(&self, first: usize, count: usize) {
+        for (word, mask) in masks(first, count) {
+            // Release pairs with the acquire of the claim: the next owner sees all that this one wrote.
+            self.free[word].fetch_or(mask, Release);
+        }
+        self.returns.fetch_add(1, SeqCst);
+    }
+
+    /// Counts the pages by state.
+    pub(crate) fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for word in 0..self.free.len() {
+            let free = self.free[word].load(Relaxed);
+            let zero = self.zero[word].load(Relaxed);
+            let fresh = self.fresh[word].load(Relaxed);
+            counts.fresh += (free & fresh).count_ones() as usize;
+            counts.clean += (free & zero & !fresh).count_ones() as usize;
+            counts.dirty += (free & !zero).count_ones() as usize;
+        }
+        counts.claimed = self.pages - counts.fresh - counts.clean - counts.dirty;
+        counts
+    }
+
+    fn claim_one(&self, prefer: Prefer) -> Option<usize> {
+        let wanted = |word: usize| match prefer {
+            Prefer::Zero => self.zero[word].load(Relaxed),
+            Prefer::Dirty => !self.zero[word].load(Relaxed),
+        };
+        self.claim_one_of(wanted).or_else(|| self.claim_one_of(|_| u64::MAX))
+    }
+
+    /// Claims one page among those whose bit is set in `wanted(word)`, starting where the last one was found.
+    fn claim_one_of(&self, wanted: impl Fn(usize) -> u64) -> Option<usize> {
+        let words = self.free.len();
+        let start = self.hint.load(Relaxed);
+        (start..words).chain(0..start.min(words)).find_map(|word| {
+            let mut free = self.free[word].load(Relaxed);
+            loop {
+                let candidates = free & wanted(word);
+                if candidates == 0 {
+                    return None;
+                }
+                let bit = candidates & candidates.wrapping_neg();
+                // Acquire pairs with the release of the page's last owner.
+                match self.free[word].compare_exchange_weak(free, free & !bit, AcqRel, Relaxed) {
+                    Ok(_) => {
+                        if word != start {
+                            self.hint.store(word, Relaxed);
+                        }
+                        return Some(word * WORD + bit.trailing_zeros() as usize);
+                    }
+                    Err(now) => free = now,
+                }
+            }
+        })
+    }
+
+    /// Claims a run of pages, lowest first.
+    fn claim_run(&self, count: usize) -> Option<usize> {
+        // A poisoned lock guards no data.
+        let _one_at_a_time = self.run_claims.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut from = 0;
+        while let Some(first) = self.find_run(from, count) {
+            match self.try_claim_run(first, count) {
+                Ok(()) => return Some(first),
+                Err(lost) => from = lost + 1,
+            }
+        }
+        None
+    }
+
+    /// The first page at or after `from` that starts `count` free pages, as far as can be seen.
+    fn find_run(&self, from: usize, count: usize) -> Option<usize> {
+        let (mut start, mut at) = (from, from);
+        while at < self.pages && at - start < count {
+            let (word, bit) = (at / WORD, at % WORD);
+            let free = self.free[word].load(Relaxed) >> bit;
+            let run = (!free).trailing_zeros() as usize;
+            if run == 0 {
+                // Not free: skip to the next free page of this word.
+                at += (free.trailing_zeros() as usize).min(WORD - bit);
+                start = at;
+            } else {
+                at += run.min(WORD - bit);
+            }
+        }
+        (at - start >= count && start + count <= self.pages).then_some(start)
+    }
+
+    /// Claims `count` pages at `first`, or gives back what it got and says which page was lost.
+    fn try_claim_run(&self, first: usize, count: usize) -> Result<(), usize> {
+        self.runs_in_flight.fetch_add(1, SeqCst);
+        let mut result = Ok(());
+        for (word, mask) in masks(first, count) {
+            // Acquire pairs with the release of the pages' last owners.
+            let was = self.free[word].fetch_and(!mask, Acquire);
+            if was & mask != mask {
+                // Give back what this word had, and the words before it.
+                self.free[word].fetch_or(was & mask, Release);
+                let lost = word * WORD + (!was & mask).trailing_zeros() as usize;
+                self.give_back(first, (word * WORD).saturating_sub(first));
+                result = Err(lost);
+                break;
+            }
+        }
+        self.runs_in_flight.fetch_sub(1, SeqCst);
+        result
+    }
+
+    fn give_back(&self, first: usize, count: usize) {
+        for (word, mask) in masks(first, count) {
+            self.free[word].fetch_or(mask, Release);
+        }
+        self.returns.fetch_add(1, SeqCst);
+    }
+}
+
+/// The words that hold pages `first..first + count`, each with the mask of those pages.
+fn masks(first: usize, count: usize) -> impl Iterator<Item = (usize, u64)> {
+    let end = first + count;
+    (first / WORD..end.div_ceil(WORD)).map(move |word| {
+        let low = first.saturating_sub(word * WORD);
+        let high = (end - word * WORD).min(WORD);
+        (word, (u64::MAX >> (WORD - (high - low))) << low)
+    })
+}
+
+/// All bits of `word` that stand for one of `pages` pages.
+fn whole_word(pages: usize, word: usize) -> u64 {
+    let bits = (pages - word * WORD).min(WORD);
+    u64::MAX >> (WORD - bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_page_is_claimed_once_and_comes_back() {
+        for pages in [1, 2, 63, 64, 65, 128, 200] {
+            let bitmap = Bitmap::new(pages);
+            let mut claimed: Vec<usize> =
+                std::iter::from_fn(|| bitmap.claim(1, Prefer::Zero)).inspect(|page| assert!(*page < pages)).collect();
+            claimed.sort_unstable();
+            claimed.dedup();
+            assert_eq!(claimed.len(), pages);
+            for page in claimed {
+                assert_eq!(bitmap.take_contents(page), Contents::Fresh);
+                bitmap.release(page, 1);
+            }
+            assert_eq!(bitmap.counts(), Counts { dirty: pages, ..Counts::default() });
+            assert_eq!(bitmap.claim(pages, Prefer::Zero), Some(0));
+        }
+    }
+
+    #[test]
+    fn zero_and_dirty_pages_go_to_those_who_want_them() {
+        let bitmap = Bitmap::new(130);
+        let page = bitmap.claim(1, Prefer::Zero).unwrap();
+        bitmap.take_contents(page);
+        bitmap.release(page, 1);
+        assert_ne!(bitmap.claim(1, Prefer::Zero), Some(page));
+        assert_eq!(bitmap.claim(1, Prefer::Dirty), Some(page));
+        assert_eq!(bitmap.take_contents(page), Contents::Dirty);
+    }
+
+    #[test]
+    fn runs_do_not_fit_where_a_page_is_missing() {
+        let bitmap = Bitmap::new(130);
+        assert_eq!(bitmap.claim(131, Prefer::Dirty), None);
+        assert_eq!(bitmap.claim(0, Prefer::Dirty), None);
+        assert_eq!(bitmap.claim(65, Prefer::Dirty), Some(0));
+        assert_eq!(bitmap.claim(66, Prefer::Dirty), None);
+        assert_eq!(bitmap.claim(65, Prefer::Dirty), Some(65));
+        bitmap.release(3, 10);
+        bitmap.release(60, 20);
+        assert_eq!(bitmap.claim(11, Prefer::Dirty), Some(60));
+        assert_eq!(bitmap.claim(10, Prefer::Dirty), Some(3));
+    }
+
+    #[test]
+    fn threads_never_share_a_page() {
+        const PAGES: usize = 150;
+        let bitmap = Bitmap::new(PAGES);
+        let owners: Vec<AtomicUsize> = (0..PAGES).map(|_| AtomicUsize::new(0)).collect();
+        std::thread::scope(|scope| {
+            for thread in 1..=4usize {
+                let (bitmap, owners) = (&bitmap, &owners);
+                scope.spawn(move || {
+                    for turn in 0..5_000 {
+                        let count = 1 + (turn * thread) % 9;
+                        let Some(first) = bitmap.claim(count, Prefer::Dirty) else {
+                            continue;
+                        };
+                        for owner in &owners[first..first + count] {
+                            assert_eq!(owner.swap(thread, SeqCst), 0);
+                        }
+                        for owner in &owners[first..first + count] {
+                            assert_eq!(owner.swap(0, SeqCst), thread);
+                        }
+                        bitmap.release(first, count);
+                    }
+                });
+            }
+        });
+        assert_eq!(bitmap.counts().claimed, 0);
+    }
+
+    proptest! {
+        /// Against a naive oracle: one flag per page.
+        #[test]
+        fn claims_agree_with_a_list_of_flags(
+            pages in 1usize..200,
+            steps in proptest::collection::vec((any::<bool>(), 1usize..70, any::<usize>()), 1..100),
+        ) {
+            let bitmap = Bitmap::new(pages);
+            let mut used = vec![false; pages];
+            let mut live = Vec::new();
+            for (is_claim, count, at) in steps {
+                if is_claim {
+                    let possible = (0..pages.saturating_sub(count - 1))
+                        .any(|first| used[first..first + count].iter().all(|used| !used));
+                    let got = bitmap.claim(count, Prefer::Dirty);
+                    prop_assert_eq!(got.is_some(), possible);
+                    if let Some(first) = got {
+                        prop_assert!(used[first..first + count].iter().all(|used| !used));
+                        used[first..first + count].fill(true);
+                        live.push((first, count));
+                    }
+                } else if !live.is_empty() {
+                    let (first, count) = live.swap_remove(at % live.len());
+                    bitmap.release(first, count);
+                    used[first..first + count].fill(false);
+                }
+                prop_assert_eq!(bitmap.counts().claimed, used.iter().filter(|used| **used).count());
+            }
+        }
+    }
+}
