@@ -1,6 +1,7 @@
 //! Huge-page memory for Rust data planes (skeleton).
 pub mod error;
 mod page_size;
+pub mod supply;
 #[allow(unsafe_code, dead_code)]
 mod sys;
 pub use error::{Error, Result};
