@@ -1,4 +1,5 @@
 //! Huge-page memory for Rust data planes (skeleton).
+pub mod backing;
 pub mod error;
 mod page_size;
 pub mod supply;
