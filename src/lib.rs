@@ -1,10 +1,11 @@
 //! Huge-page memory for Rust data planes (skeleton).
+pub mod backing;
 pub mod error;
 mod heap;
 mod mapping;
 pub mod memops;
 mod page_size;
-mod supply;
+pub mod supply;
 #[allow(unsafe_code, dead_code)]
 mod sys;
 pub use error::{Error, Result};

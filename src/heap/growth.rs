@@ -114,6 +114,15 @@ struct Plan {
     extra: u32,
 }
 
+/// How many of `extra` chunks a step may take from the pool besides the `need`: at most half of what is free.
+fn spare_chunks(need: u32, extra: u32) -> u32 {
+    if extra == 0 {
+        return 0;
+    }
+    let free = supply::available_pages_now(PageSize::HUGE_2M).unwrap_or(0);
+    (free / 2).saturating_sub(u64::from(need)).min(u64::from(extra)) as u32
+}
+
 impl Heap {
     /// Commits memory for a run of `units` whose first is a multiple of `align` units, and takes that run.
     ///
@@ -306,9 +315,7 @@ impl Heap {
             growth.fallbacks += 1;
             return None;
         }
-        let free = supply::available_pages_now(PageSize::HUGE_2M).unwrap_or(0);
-        let spare = (free / 2).saturating_sub(u64::from(need)).min(u64::from(extra)) as u32;
-        let mut count = need + spare;
+        let mut count = need + spare_chunks(need, extra);
         loop {
             // SAFETY: the growth lock is held by our caller, and `first` on is vacant or room.
             match unsafe { space.commit(first, count, Backing::Huge) } {

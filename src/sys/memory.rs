@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-use super::{EINTR, check, last_errno};
+use super::{EINTR, EINVAL, check, last_errno};
 use crate::error::Errno;
 use crate::page_size::PageSize;
 
@@ -181,11 +181,21 @@ pub unsafe fn dont_dump(at: NonNull<u8>, len: usize) -> Result<(), Errno> {
 }
 
 /// memfd_create(2), close-on-exec and sealable, on pages of `size` (hugetlb unless it is the base page).
+///
+/// Never executable where the kernel can promise that (Linux 6.3): a system with `vm.memfd_noexec=2` refuses
+/// memfds that do not say so.
 pub fn memfd(name: &std::ffi::CStr, size: PageSize) -> Result<OwnedFd, Errno> {
     let mut flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     if size.is_huge() {
         flags |= libc::MFD_HUGETLB | (size.log2() << libc::MFD_HUGE_SHIFT);
     }
+    match memfd_with(name, flags | libc::MFD_NOEXEC_SEAL) {
+        Err(EINVAL) => memfd_with(name, flags),
+        done => done,
+    }
+}
+
+fn memfd_with(name: &std::ffi::CStr, flags: libc::c_uint) -> Result<OwnedFd, Errno> {
     // SAFETY: the name is a C string and the call has no other preconditions.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
     check(fd)?;

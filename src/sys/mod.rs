@@ -15,6 +15,20 @@ pub const ENOENT: Errno = Errno(libc::ENOENT);
 pub const ENOMEM: Errno = Errno(libc::ENOMEM);
 /// Bad address: from `MADV_POPULATE_*` it means "touching this page would raise SIGBUS".
 pub const EFAULT: Errno = Errno(libc::EFAULT);
+/// Try again: from mmap it means that RLIMIT_MEMLOCK is in the way (`mlockall`, `MAP_LOCKED`).
+pub const EAGAIN: Errno = Errno(libc::EAGAIN);
+/// Permission denied: by the mode of a file, or by a sysctl.
+pub const EACCES: Errno = Errno(libc::EACCES);
+/// Operation not permitted: a capability is missing, or seccomp denies the call.
+pub const EPERM: Errno = Errno(libc::EPERM);
+/// Read-only file system.
+pub const EROFS: Errno = Errno(libc::EROFS);
+/// No space left on device: from hugetlbfs also "no free huge page".
+pub const ENOSPC: Errno = Errno(libc::ENOSPC);
+/// No such device: from memfd_create, "the kernel has no pages of that size".
+pub const ENODEV: Errno = Errno(libc::ENODEV);
+/// Not a directory.
+pub const ENOTDIR: Errno = Errno(libc::ENOTDIR);
 /// Invalid argument: also "this kernel does not know this flag".
 pub const EINVAL: Errno = Errno(libc::EINVAL);
 /// Interrupted by a signal.
