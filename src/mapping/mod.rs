@@ -1,3 +1,186 @@
-//! Pages in our address space.
+//! A backing in our address space: mapped, populated, proved.
+//!
+//! `MAP_POPULATE` is the fast path and reports nothing, so every eager mapping is followed by
+//! `MADV_POPULATE_WRITE`, which answers with an error where a touch would raise SIGBUS. No signal handler is
+//! ever installed. Source: mmap(2), madvise(2).
+
+#![allow(unsafe_code)]
 
 pub(crate) mod reservation;
+
+use std::mem::ManuallyDrop;
+use std::path::Path;
+use std::ptr::NonNull;
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use crate::backing::{Backing, MemoryClass};
+use crate::error::{Errno, Error, Operation, Result};
+use crate::page_size::PageSize;
+use crate::supply::diagnosis::{Refusals, diagnose_since};
+use crate::sys::{self, memory};
+use reservation::{Reservation, prove_populated};
+
+/// How a backing is to be mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// The mapping starts at a multiple of this.
+    pub(crate) align: PageSize,
+    /// Every page is there before the call returns.
+    pub(crate) eager: bool,
+    /// Ask for transparent huge pages; for base pages only.
+    pub(crate) transparent: bool,
+    /// Leave shared memory in core dumps.
+    pub(crate) dump: bool,
+}
+
+/// Mapped pages, unmapped when dropped.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    memory: Memory,
+    /// Keeps the file, and with it the name of what is mapped.
+    backing: Backing,
+    /// A forked child has none of a shared mapping: the same addresses may be something else there.
+    owner: u32,
+}
+
+#[derive(Debug)]
+enum Memory {
+    /// hugetlb: the kernel aligns to the page, whole pages are what memmap2 gets and unmaps.
+    Huge(ManuallyDrop<MmapRaw>),
+    /// Base pages at an address that is aligned like the huge pages they stand in for.
+    Placed(Reservation),
+}
+
+impl Mapping {
+    /// Maps all of `backing`.
+    ///
+    /// # Errors
+    ///
+    /// [`Operation::Map`] or [`Operation::Populate`], with the limit that bound. Nothing stays mapped.
+    pub(crate) fn new(backing: Backing, options: Options) -> Result<Mapping> {
+        let (size, pages) = (backing.page_size(), backing.pages());
+        let (needed, directory) = (backing.len_bytes() as u64, backing.directory().map(Path::to_path_buf));
+        let refusals = Refusals::read(size);
+        // Called when the pages are given back, so that the figures are what others left.
+        let failed = |operation, errno| {
+            let limit = diagnose_since(&refusals, errno, size, needed, directory.as_deref());
+            Error::new(operation, format!("{pages} pages of {size}")).os(errno).limited_by(limit)
+        };
+        let mapped = if size.is_huge() { map_huge(&backing, options) } else { map_placed(&backing, options) };
+        let memory = match mapped {
+            Ok(memory) => memory,
+            Err(errno) => return Err(failed(Operation::Map, errno)),
+        };
+        let mapping = Mapping { memory, backing, owner: std::process::id() };
+        if mapping.backing.memory_class() == MemoryClass::Shared {
+            mapping.keep_from_children(options.dump);
+        }
+        if options.eager
+            && let Err(errno) = mapping.populate(0, mapping.len_bytes())
+        {
+            drop(mapping);
+            return Err(failed(Operation::Populate, errno));
+        }
+        Ok(mapping)
+    }
+
+    /// The first byte.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        match &self.memory {
+            // SAFETY: mmap never returns null for a mapping.
+            Memory::Huge(mapped) => unsafe { NonNull::new_unchecked(mapped.as_mut_ptr()) },
+            Memory::Placed(range) => range.base(),
+        }
+    }
+
+    /// Bytes, whole pages.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.backing.len_bytes()
+    }
+
+    pub(crate) fn backing(&self) -> &Backing {
+        &self.backing
+    }
+
+    /// Makes pages present and proves it. Only pages that nobody has written to: kernels before 5.14 are
+    /// helped by writing a zero into each.
+    pub(crate) fn populate(&self, offset: usize, len: usize) -> std::result::Result<(), Errno> {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len_bytes()), "populate out of range");
+        let size = self.backing.page_size();
+        // SAFETY: inside our mapping, in whole pages (callers pass multiples of the arena's page).
+        unsafe { prove_populated(self.start().add(offset), len, size) }
+    }
+
+    /// Children of fork(2) would share the memory, so they get none; core dumps leave it out unless wanted.
+    fn keep_from_children(&self, dump: bool) {
+        let (start, len) = (self.start(), self.len_bytes());
+        // SAFETY: the whole of our mapping. Both only fail on addresses that are not mapped.
+        unsafe {
+            let _ = memory::dont_fork(start, len);
+            if !dump {
+                let _ = memory::dont_dump(start, len);
+            }
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if std::process::id() != self.owner {
+            // A forked child: a shared mapping is not there, a private one goes when the child does.
+            return;
+        }
+        // SAFETY: whoever drops the mapping says that nobody uses it; it is dropped once, here.
+        match &mut self.memory {
+            Memory::Huge(mapped) => unsafe { ManuallyDrop::drop(mapped) },
+            Memory::Placed(range) => unsafe { range.unmap() },
+        }
+    }
+}
+
+fn map_huge(backing: &Backing, options: Options) -> std::result::Result<Memory, Errno> {
+    let mut request = MmapOptions::new();
+    request.len(backing.len_bytes());
+    if options.eager {
+        request.populate();
+    }
+    let mapped = match backing.fd() {
+        Some(file) => request.map_raw(&file),
+        None => request.huge(Some(backing.page_size().log2() as u8)).map_anon().map(MmapRaw::from),
+    };
+    match mapped {
+        Ok(mapped) => Ok(Memory::Huge(ManuallyDrop::new(mapped))),
+        Err(error) => Err(error.raw_os_error().map_or(sys::EINVAL, Errno)),
+    }
+}
+
+fn map_placed(backing: &Backing, options: Options) -> std::result::Result<Memory, Errno> {
+    let len = backing.len_bytes();
+    let range = Reservation::new(len, options.align.bytes())?;
+    let result = match backing.fd() {
+        // SAFETY: the range was reserved above and holds nothing.
+        None => unsafe { range.commit_ordinary(0, len, options.transparent) },
+        Some(file) => memory::map_shared(file, len, false).and_then(|staged| {
+            // SAFETY: a fresh mapping of ours moves over a reservation of ours of the same length.
+            unsafe { range.move_in(0, staged, len) }?;
+            if options.transparent {
+                // SAFETY: our own mapping. A refusal is found out when the pages obtained are read.
+                let _ = unsafe { memory::want_transparent_huge(range.base(), len) };
+            }
+            Ok(())
+        }),
+    };
+    if let Err(errno) = result {
+        // SAFETY: nobody has seen the range.
+        unsafe { range.unmap() };
+        return Err(errno);
+    }
+    Ok(Memory::Placed(range))
+}
+
+/// The page size that the mapped bytes really have, if smaller pages stand in for larger ones.
+pub(crate) fn transparent_bytes(mapping: &Mapping) -> u64 {
+    let obtained = crate::supply::obtained::obtained_page_size(mapping.start().as_ptr().addr(), mapping.len_bytes());
+    obtained.map_or(0, |obtained| obtained.transparent_bytes)
+}

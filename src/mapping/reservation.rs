@@ -68,8 +68,18 @@ impl Reservation {
             unsafe { trim(staged, len) };
             return Err(errno);
         }
+        // SAFETY: as above; the target is unused by the caller's contract.
+        unsafe { self.move_in(offset, staged, len) }
+    }
+
+    /// Moves a mapping made elsewhere to `offset`; on failure it is unmapped and the range is as before.
+    ///
+    /// # Safety
+    ///
+    /// As for [`commit_huge`](Self::commit_huge); `staged` is a mapping of `len` bytes that nobody uses.
+    pub(crate) unsafe fn move_in(&self, offset: usize, staged: NonNull<u8>, len: usize) -> Result<(), Errno> {
         let target = self.at(offset, len);
-        // SAFETY: source as above; the target is ours and unused by the caller's contract.
+        // SAFETY: the source is unused, the target is ours and unused, by the caller's contract.
         if let Err(errno) = unsafe { memory::move_mapping(staged, len, target) } {
             // SAFETY: the move failed, so the source is where it was. The kernel may have unmapped the target
             // before it failed; taking the addresses again keeps foreign mappings out of our range.
@@ -127,6 +137,16 @@ impl Reservation {
     pub(crate) unsafe fn decommit(&self, offset: usize, len: usize) -> Result<(), Errno> {
         // SAFETY: the caller's contract.
         unsafe { memory::reserve_over(self.at(offset, len), len) }
+    }
+
+    /// Unmaps the whole range.
+    ///
+    /// # Safety
+    ///
+    /// Nothing in the range is in use, and nobody uses this value afterwards.
+    pub(crate) unsafe fn unmap(&self) {
+        // SAFETY: the caller's contract.
+        unsafe { trim(self.base, self.len) };
     }
 
     fn at(&self, offset: usize, len: usize) -> NonNull<u8> {

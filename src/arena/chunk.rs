@@ -1,0 +1,126 @@
+//! Chunks: pages of an arena that somebody holds.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ptr::NonNull;
+
+use super::Arena;
+use crate::backing::MemoryClass;
+
+/// One or more contiguous pages of an arena, held until dropped. May be dropped by any thread, and keeps the
+/// arena alive.
+///
+/// Memory of the shared class may be written by peers and devices at any time, so it is reached by pointer only;
+/// safe slices are for private arenas ([`BackingKind::Anonymous`](crate::backing::BackingKind::Anonymous)).
+///
+/// # Examples
+///
+/// ```
+/// use hugearena::{Arena, PageSize, backing::BackingKind};
+///
+/// # fn main() -> hugearena::Result<()> {
+/// let arena = Arena::builder().page_size(PageSize::base()).capacity(1 << 20).backing(BackingKind::Anonymous).open()?;
+/// let mut chunk = arena.claim(2).expect("256 pages are free");
+/// assert_eq!(chunk.len(), 2 * PageSize::base().bytes());
+/// chunk.as_mut_slice().expect("anonymous memory is private")[0] = 1;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Chunk {
+    arena: Arena,
+    first: usize,
+    pages: usize,
+    start: NonNull<u8>,
+}
+
+// SAFETY: a chunk is the only owner of its pages, which are not tied to a thread.
+unsafe impl Send for Chunk {}
+// SAFETY: through a shared reference only numbers and, for private memory, shared slices come out.
+unsafe impl Sync for Chunk {}
+
+impl Chunk {
+    /// The caller has claimed the pages `first..first + pages` of `arena` for this chunk.
+    pub(super) fn new(arena: Arena, first: usize, pages: usize) -> Chunk {
+        let start = arena.address_of(first);
+        Chunk { arena, first, pages, start }
+    }
+
+    /// The first byte: a multiple of the arena's page size, valid for reads and writes of [`len`](Self::len)
+    /// bytes as long as the chunk lives.
+    #[must_use]
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Bytes, whole pages, at least one.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a chunk is never empty")]
+    pub fn len(&self) -> usize {
+        self.pages * self.arena.page_size().bytes()
+    }
+
+    /// Pages of the arena's page size.
+    #[must_use]
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Bytes from the start of the arena: what another process that maps the arena's file uses for an address.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.first * self.arena.page_size().bytes()
+    }
+
+    /// The arena that the pages go back to.
+    #[must_use]
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// The bytes, when the memory is private to this process; contents unknown unless the chunk was claimed
+    /// zeroed.
+    #[must_use]
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        // SAFETY: private memory of ours: nobody else writes it while we are borrowed.
+        self.is_private().then(|| unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len()) })
+    }
+
+    /// The bytes for writing, when the memory is private to this process.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        // SAFETY: private memory of ours, and we are borrowed mutably.
+        self.is_private().then(|| unsafe { self.slice_mut() })
+    }
+
+    /// The bytes for writing, of whatever class.
+    ///
+    /// # Safety
+    ///
+    /// No peer and no device reads or writes them while the slice lives.
+    #[must_use]
+    pub unsafe fn slice_mut(&mut self) -> &mut [u8] {
+        // SAFETY: mapped and ours; the caller vouches for the others. Every byte of a mapping is initialized.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len()) }
+    }
+
+    fn is_private(&self) -> bool {
+        self.arena.memory_class() == MemoryClass::Private
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        self.arena.release(self.first, self.pages);
+    }
+}
+
+impl fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Chunk")
+            .field("first", &self.first)
+            .field("pages", &self.pages)
+            .field("page_size", &self.arena.page_size())
+            .finish()
+    }
+}

@@ -1,0 +1,148 @@
+//! Arenas: mapped pages that are claimed and released, one or a contiguous run at a time.
+
+#![allow(unsafe_code)]
+
+mod bitmap;
+mod builder;
+mod chunk;
+mod stats;
+
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use parking_lot::Mutex;
+
+use crate::backing::MemoryClass;
+use crate::error::{Error, Operation};
+use crate::mapping::Mapping;
+use crate::memops::{self, FirstTouch};
+use crate::page_size::PageSize;
+use bitmap::{Bitmap, Contents, Prefer};
+pub use builder::{ArenaBuilder, Declined, Obtained, Populate};
+pub use chunk::Chunk;
+pub use stats::ArenaStats;
+
+/// Pages of one size, mapped once and handed out in [`Chunk`]s. A handle: clones share the arena, which is
+/// unmapped when the last handle and the last chunk are gone.
+///
+/// `claim` and `release` are atomics on a bitmap: no lock for a single page, no system call on an eager arena.
+///
+/// # Examples
+///
+/// ```
+/// use hugearena::{Arena, FirstTouch, PageSize};
+///
+/// # fn main() -> hugearena::Result<()> {
+/// // Base pages, so that this runs anywhere; PageSize::HUGE_2M is the default.
+/// let arena = Arena::builder().page_size(PageSize::base()).capacity(1 << 20).open()?;
+/// let chunk = arena.claim_zeroed(4, FirstTouch::unknown()).expect("256 pages are free");
+/// // SAFETY: our own chunk, at least one byte long.
+/// assert_eq!(unsafe { chunk.as_ptr().read() }, 0);
+/// drop(chunk);
+/// assert_eq!(arena.stats().dirty, 4);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Sources
+///
+/// mmap(2), madvise(2); Linux, `Documentation/admin-guide/mm/hugetlbpage.rst`.
+#[derive(Clone)]
+pub struct Arena {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// Const.
+    mapping: Mapping,
+    page_size: PageSize,
+    obtained: Obtained,
+    /// Shared.
+    pages: Bitmap,
+    cleared_bytes: AtomicU64,
+    /// Why a lazy page could not be populated, the last time.
+    last_error: Mutex<Option<Error>>,
+}
+
+impl Arena {
+    /// Options for a new arena. Only the capacity is required.
+    pub fn builder() -> ArenaBuilder {
+        ArenaBuilder::new()
+    }
+
+    fn new(mapping: Mapping, page_size: PageSize, pages: usize, obtained: Obtained) -> Arena {
+        let inner = Inner {
+            mapping,
+            page_size,
+            obtained,
+            pages: Bitmap::new(pages),
+            cleared_bytes: AtomicU64::new(0),
+            last_error: Mutex::new(None),
+        };
+        Arena { inner: Arc::new(inner) }
+    }
+
+    /// Claims `pages` contiguous pages, at least one, contents unknown: what their last holder left, or zeroes.
+    /// Dirty pages go first, so that zeroed ones are left for [`claim_zeroed`](Self::claim_zeroed).
+    ///
+    /// `None` when no such run is free, or when a page of a lazy arena could not be populated
+    /// ([`last_error`](Self::last_error) says why).
+    #[must_use]
+    pub fn claim(&self, pages: usize) -> Option<Chunk> {
+        let (chunk, _) = self.claim_preferring(pages, Prefer::Dirty, |_, _| ())?;
+        Some(chunk)
+    }
+
+    /// Claims `pages` contiguous pages, every byte zero. Only what is dirty is cleared, with no lock held, so that
+    /// other threads claim and release meanwhile; the bytes of `touch` are cleared last and are in cache when
+    /// the call returns. Zeroed pages go first.
+    ///
+    /// `None` as for [`claim`](Self::claim).
+    #[must_use]
+    pub fn claim_zeroed(&self, pages: usize, touch: FirstTouch) -> Option<Chunk> {
+        let mut dirty = DirtyRuns::default();
+        let (chunk, ()) = self.claim_preferring(pages, Prefer::Zero, |page, contents| dirty.add(page, contents))?;
+        self.clear(&chunk, dirty, touch);
+        Some(chunk)
+    }
+
+    /// The grain of claims and the alignment of chunks.
+    #[must_use]
+    pub fn page_size(&self) -> PageSize {
+        self.inner.page_size
+    }
+
+    /// Bytes in all.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.inner.mapping.len_bytes()
+    }
+
+    /// What was obtained, and why nothing better was.
+    #[must_use]
+    pub fn obtained(&self) -> &Obtained {
+        &self.inner.obtained
+    }
+
+    /// Who can see the memory.
+    #[must_use]
+    pub fn memory_class(&self) -> MemoryClass {
+        self.inner.mapping.backing().memory_class()
+    }
+
+    /// Counts the pages by state.
+    #[must_use]
+    pub fn stats(&self) -> ArenaStats {
+        let cleared = self.inner.cleared_bytes.load(Relaxed);
+        ArenaStats::new(self.inner.page_size, self.inner.pages.counts(), cleared)
+    }
+
+    /// Takes the error of the last claim that could not populate its pages; lazy arenas only.
+    pub fn last_error(&self) -> Option<Error> {
+        self.inner.last_error.lock().take()
+    }
+}
