@@ -3,7 +3,6 @@ pub mod backing;
 pub mod error;
 mod heap;
 mod mapping;
-pub mod memops;
 mod page_size;
 pub mod supply;
 #[allow(unsafe_code, dead_code)]
