@@ -40,7 +40,6 @@ pub(crate) struct Refusals(Vec<(PathBuf, u64)>);
 
 impl Refusals {
     /// Counts now. Empty, and free of proof, where no cgroup limits pages of that size.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the mapping layer calls it"))]
     pub(crate) fn read(page_size: PageSize) -> Refusals {
         Refusals::of(&ThisMachine, page_size)
     }
