@@ -1,5 +1,6 @@
 //! Huge-page memory for Rust data planes (skeleton).
 pub mod error;
+pub mod memops;
 mod page_size;
 #[allow(unsafe_code, dead_code)]
 mod sys;
