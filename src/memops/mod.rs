@@ -22,56 +22,20 @@
 #![allow(unsafe_code)]
 
 mod kernel;
+mod method;
 mod order;
 mod pace;
 
 use std::ops::ControlFlow;
 
 pub use kernel::Kernel;
+pub use method::Method;
 pub use order::{Batch, Batches, FirstTouch, Order};
 pub use pace::{Batched, Callback, DEFAULT_BATCH_BYTES, Nothing, Pace, Progress, Yield};
 
-/// Up to this many bytes [`clear`] and [`copy`] are `memset` and `memcpy`: the choice would cost more than it saves.
-const SMALL: usize = 128 << 10;
-
-/// Which order, and which kernels. The fields may be set to any combination.
-///
-/// # Examples
-///
-/// ```
-/// use hugearena::memops::{FirstTouch, Kernel, Method, Order};
-///
-/// let cold = Method::choose(2 << 20, FirstTouch::unknown(), false);
-/// assert_eq!((cold.far, cold.near), (Kernel::non_caching(), Kernel::cached()));
-/// let hot = Method::choose(2 << 20, FirstTouch::unknown(), true);
-/// assert_eq!((hot.far, hot.near), (Kernel::cached(), Kernel::cached()));
-/// let butterfly = Method { order: Order::Butterfly, ..cold };
-/// assert_eq!(butterfly.near, cold.near);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Method {
-    /// The sequence of the batches.
-    pub order: Order,
-    /// Writes the batches outside the window.
-    pub far: Kernel,
-    /// Writes the batches of the window.
-    pub near: Kernel,
-    /// The longest window, in bytes from its first byte; the rest of a longer one counts as far.
-    pub near_bytes: usize,
-}
-
-impl Method {
-    /// The default for `len` bytes of which `touch` is used first, and which are in cache already if `hot`.
-    #[must_use]
-    pub fn choose(len: usize, touch: FirstTouch, hot: bool) -> Method {
-        let _ = touch;
-        let caches = kernel::caches();
-        let stays_cached = len <= caches.level_2 / 2 || (hot && len <= caches.level_3);
-        let near = Kernel::cached();
-        let far = if stays_cached { near } else { Kernel::non_caching() };
-        Method { order: Order::Ranges, far, near, near_bytes: caches.level_3 / 4 }
-    }
-}
+/// Up to this many bytes [`clear`] and [`copy`] are `memset` and `memcpy`, because no level-2 cache is smaller and
+/// [`Method::choose`] would say the same.
+const SMALL: usize = 256 << 10;
 
 /// Zeroes `len` bytes at `dst`, the window of `touch` last. Everything else is chosen, for memory that is cold.
 ///
@@ -108,7 +72,7 @@ pub unsafe fn clear(dst: *mut u8, len: usize, touch: FirstTouch) {
 /// As [`clear`].
 #[cold]
 unsafe fn clear_large(dst: *mut u8, len: usize, touch: FirstTouch) {
-    let method = Method::choose(len, touch, false);
+    let method = Method::choose(len, false);
     // SAFETY: the same contract.
     let _ = unsafe { clear_with(dst, len, touch, &method, &mut Nothing.in_batches_of(usize::MAX)) };
 }
@@ -138,7 +102,7 @@ unsafe fn clear_large(dst: *mut u8, len: usize, touch: FirstTouch) {
 ///     polls += 1;
 ///     ControlFlow::Continue(())
 /// });
-/// let method = Method::choose(block.len(), touch, false);
+/// let method = Method::choose(block.len(), false);
 /// // SAFETY: the vector owns its bytes, and the callback does not look at them.
 /// let outcome = unsafe { memops::clear_with(block.as_mut_ptr(), block.len(), touch, &method, &mut pace) };
 /// assert!(outcome.is_continue() && block.iter().all(|&byte| byte == 0));
@@ -190,7 +154,7 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, touch: FirstTouch) 
 /// As [`copy`].
 #[cold]
 unsafe fn copy_large(dst: *mut u8, src: *const u8, len: usize, touch: FirstTouch) {
-    let method = Method::choose(len, touch, false);
+    let method = Method::choose(len, false);
     // SAFETY: the same contract.
     let _ = unsafe { copy_with(dst, src, len, touch, &method, &mut Nothing.in_batches_of(usize::MAX)) };
 }
@@ -229,7 +193,7 @@ pub unsafe fn copy_with(
 ///
 /// let mut block = vec![0xA5u8; 1 << 20];
 /// let touch = FirstTouch::whole();
-/// let method = Method::choose(block.len(), touch, false);
+/// let method = Method::choose(block.len(), false);
 /// // SAFETY: the vector owns its bytes, and is not touched until the clearing is done.
 /// let mut clearing = unsafe { Clearing::new(block.as_mut_ptr(), block.len(), touch, &method, 64 << 10) };
 /// let mut batches = 0;
@@ -392,3 +356,6 @@ impl<J: Job> Task<J> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
