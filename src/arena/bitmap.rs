@@ -83,11 +83,6 @@ impl Bitmap {
         }
     }
 
-    /// Pages in all.
-    pub(crate) fn pages(&self) -> usize {
-        self.pages
-    }
-
     /// Claims `count` adjacent pages, at least one; returns the first, or `None` when there are none.
     pub(crate) fn claim(&self, count: usize, prefer: Prefer) -> Option<usize> {
         let backoff = Backoff::new();
@@ -122,6 +117,11 @@ impl Bitmap {
             return Contents::Fresh;
         }
         Contents::Clean
+    }
+
+    /// Whether nobody has had the contents of a page that the caller has claimed.
+    pub(crate) fn is_fresh(&self, page: usize) -> bool {
+        self.fresh[page / WORD].load(Relaxed) & 1 << (page % WORD) != 0
     }
 
     /// Gives `count` claimed pages back, dirty unless they were never looked at.

@@ -93,7 +93,11 @@ impl Arena {
     /// ([`last_error`](Self::last_error) says why).
     #[must_use]
     pub fn claim(&self, pages: usize) -> Option<Chunk> {
-        let (chunk, _) = self.claim_preferring(pages, Prefer::Dirty, |_, _| ())?;
+        let chunk = self.claim_preferring(pages, Prefer::Dirty)?;
+        let first = chunk.offset() / self.inner.page_size.bytes();
+        for page in first..first + pages {
+            self.inner.pages.take_contents(page);
+        }
         Some(chunk)
     }
 
@@ -104,9 +108,17 @@ impl Arena {
     /// `None` as for [`claim`](Self::claim).
     #[must_use]
     pub fn claim_zeroed(&self, pages: usize, touch: FirstTouch) -> Option<Chunk> {
-        let mut dirty = DirtyRuns::default();
-        let (chunk, ()) = self.claim_preferring(pages, Prefer::Zero, |page, contents| dirty.add(page, contents))?;
-        self.clear(&chunk, dirty, touch);
+        let chunk = self.claim_preferring(pages, Prefer::Zero)?;
+        let first = chunk.offset() / self.inner.page_size.bytes();
+        let is_dirty = |page| self.inner.pages.take_contents(first + page) == Contents::Dirty;
+        // SAFETY: the chunk is ours alone, and stays dirty in the books if this unwinds.
+        let cleared = unsafe {
+            let grain = self.inner.page_size.bytes();
+            memops::clear_dirty(chunk.as_ptr().as_ptr(), chunk.len(), grain, is_dirty, touch)
+        };
+        if cleared > 0 {
+            self.inner.cleared_bytes.fetch_add(cleared as u64, Relaxed);
+        }
         Some(chunk)
     }
 
@@ -144,5 +156,44 @@ impl Arena {
     /// Takes the error of the last claim that could not populate its pages; lazy arenas only.
     pub fn last_error(&self) -> Option<Error> {
         self.inner.last_error.lock().take()
+    }
+
+    /// Claims pages and makes them present; their contents are still to be taken.
+    fn claim_preferring(&self, pages: usize, prefer: Prefer) -> Option<Chunk> {
+        let first = self.inner.pages.claim(pages, prefer)?;
+        if !self.inner.obtained.populated && !self.populate(first..first + pages) {
+            self.release(first, pages);
+            return None;
+        }
+        Some(Chunk::new(self.clone(), first, pages))
+    }
+
+    /// Makes those of the claimed pages present that nobody has had before.
+    fn populate(&self, pages: Range<usize>) -> bool {
+        let bytes = self.inner.page_size.bytes();
+        for page in pages.filter(|page| self.inner.pages.is_fresh(*page)) {
+            if let Err(errno) = self.inner.mapping.populate(page * bytes, bytes) {
+                let error = Error::new(Operation::Populate, format!("page {page} of a lazy arena")).os(errno);
+                let limit = self.inner.mapping.diagnose(errno, bytes as u64);
+                *self.inner.last_error.lock() = Some(error.limited_by(limit));
+                return false;
+            }
+        }
+        true
+    }
+
+    fn address_of(&self, page: usize) -> NonNull<u8> {
+        // SAFETY: every page of the bitmap lies inside the mapping.
+        unsafe { self.inner.mapping.start().add(page * self.inner.page_size.bytes()) }
+    }
+
+    fn release(&self, first: usize, pages: usize) {
+        self.inner.pages.release(first, pages);
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arena").field("obtained", &self.inner.obtained).field("stats", &self.stats()).finish()
     }
 }

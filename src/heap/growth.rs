@@ -186,7 +186,7 @@ impl Heap {
         let end = start + len + free;
         let first = end / CHUNK_UNITS;
         let need = (more - free).div_ceil(CHUNK_UNITS);
-        if end % CHUNK_UNITS != 0 || !growth.may_grow_into(space, first, need) {
+        if !end.is_multiple_of(CHUNK_UNITS) || !growth.may_grow_into(space, first, need) {
             return None;
         }
         let held = len + free;
@@ -284,14 +284,7 @@ impl Heap {
     }
 
     /// Commits `need` chunks from `first` on, and up to `extra` more, on the best pages to be had.
-    fn commit(
-        &self,
-        space: &Space,
-        growth: &mut Growth,
-        first: u32,
-        need: u32,
-        extra: u32,
-    ) -> Option<(u32, Backing)> {
+    fn commit(&self, space: &Space, growth: &mut Growth, first: u32, need: u32, extra: u32) -> Option<(u32, Backing)> {
         let allowed = (self.limit_bytes() / CHUNK_BYTES as u64).saturating_sub(u64::from(growth.committed()));
         if u64::from(need) > allowed {
             return None;

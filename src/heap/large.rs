@@ -40,10 +40,12 @@ pub(crate) fn alloc_zeroed(config: &HugeAlloc, layout: Layout, touch: FirstTouch
     let Some((space, start, units)) = take(config, layout) else {
         return null_mut();
     };
-    // SAFETY: the run is ours alone and not yet handed out.
-    unsafe { clear_dirty(space, start, units, layout.size(), touch) };
+    let block = space.address(start);
+    let is_dirty = |unit| space.is_dirty(start + unit as u32);
+    // SAFETY: the run is ours alone and not yet handed out, and at least as long as the layout.
+    unsafe { memops::clear_dirty(block, layout.size(), UNIT_BYTES, is_dirty, touch) };
     space.mark_dirty(start, units);
-    space.address(start)
+    block
 }
 
 fn take(config: &HugeAlloc, layout: Layout) -> Option<(&'static Space, u32, u32)> {
@@ -54,45 +56,6 @@ fn take(config: &HugeAlloc, layout: Layout) -> Option<(&'static Space, u32, u32)
     }
     let start = HEAP.take_run(units, align)?;
     Some((HEAP.space()?, start, units))
-}
-
-/// Clears the dirty parts of a run, the part that holds the first touch last.
-///
-/// # Safety
-///
-/// The caller owns the run, and nobody else uses it.
-unsafe fn clear_dirty(space: &Space, start: u32, units: u32, bytes: usize, touch: FirstTouch) {
-    let target = start + (touch.offset() / UNIT_BYTES).min(units as usize - 1) as u32;
-    let mut last = None;
-    let mut unit = start;
-    let end = start + units;
-    while unit < end {
-        let first = (unit..end).find(|unit| space.is_dirty(*unit)).unwrap_or(end);
-        let stop = (first..end).find(|unit| !space.is_dirty(*unit)).unwrap_or(end);
-        if (first..stop).contains(&target) {
-            last = Some((first, stop));
-        } else if first < stop {
-            // SAFETY: part of the run; nothing in it is touched first.
-            unsafe { clear_units(space, start, first, stop, bytes, FirstTouch::nowhere()) };
-        }
-        unit = stop;
-    }
-    if let Some((first, stop)) = last {
-        let before = (first - start) as usize * UNIT_BYTES;
-        let here = FirstTouch::at(touch.offset().saturating_sub(before), touch.len());
-        // SAFETY: part of the run.
-        unsafe { clear_units(space, start, first, stop, bytes, here) };
-    }
-}
-
-/// # Safety
-///
-/// As for [`clear_dirty`], for the units `first..stop` of the run.
-unsafe fn clear_units(space: &Space, start: u32, first: u32, stop: u32, bytes: usize, touch: FirstTouch) {
-    let from = (first - start) as usize * UNIT_BYTES;
-    let to = ((stop - start) as usize * UNIT_BYTES).min(bytes);
-    // SAFETY: the caller's contract; `from..to` lies inside the block.
-    unsafe { memops::clear(space.address(first), to - from, touch) };
 }
 
 /// Frees a large block.

@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::memops::FirstTouch;
 use crate::sys::process::ThreadKey;
 use central::Central;
-use growth::{Growth, Grown};
+use growth::{Grown, Growth};
 use lock::Lock;
 use runs::Runs;
 use size_class::{CLASS, CLASSES};
@@ -219,7 +219,8 @@ impl HugeAlloc {
         }
         // SAFETY: the caller's contract; the new block is another one, at least as long as what is copied.
         unsafe {
-            let new = if was_large && is_large { large::alloc_to_grow(self, new_layout) } else { self.alloc(new_layout) };
+            let new =
+                if was_large && is_large { large::alloc_to_grow(self, new_layout) } else { self.alloc(new_layout) };
             if !new.is_null() {
                 ptr::copy_nonoverlapping(block, new, layout.size().min(new_layout.size()));
                 self.dealloc(block, layout);

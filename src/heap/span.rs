@@ -28,7 +28,7 @@ pub(crate) fn create(space: &Space, start: u32, class_index: usize) {
     for word in &words[..whole] {
         word.store(u64::MAX, Relaxed);
     }
-    if class.capacity % 64 != 0 {
+    if !class.capacity.is_multiple_of(64) {
         words[whole].store((1 << (class.capacity % 64)) - 1, Relaxed);
     }
     // Blocks go out one by one; the units count as handed out from now on.

@@ -191,9 +191,9 @@ fn create() -> Option<*mut Cache> {
         (*cache).run = run;
         (*cache).budget = BUDGET_BYTES;
         let slots = (&raw mut (*cache).slots).cast::<*mut u8>();
-        for class in 0..CLASSES {
-            let base = slots.add(SLOT_START[class] as usize);
-            (*cache).bins.0[class] = Bin { top: base, base, end: base };
+        for (bin, start) in (*cache).bins.0.iter_mut().zip(&SLOT_START) {
+            let base = slots.add(*start as usize);
+            *bin = Bin { top: base, base, end: base };
         }
     }
     Some(cache)

@@ -15,9 +15,9 @@ use std::ptr::NonNull;
 use memmap2::{MmapOptions, MmapRaw};
 
 use crate::backing::{Backing, MemoryClass};
-use crate::error::{Errno, Error, Operation, Result};
+use crate::error::{Errno, Error, Limit, Operation, Result};
 use crate::page_size::PageSize;
-use crate::supply::diagnosis::{Refusals, diagnose_since};
+use crate::supply::diagnosis::{Refusals, diagnose, diagnose_since};
 use crate::sys::{self, memory};
 use reservation::{Reservation, prove_populated};
 
@@ -112,6 +112,11 @@ impl Mapping {
         unsafe { prove_populated(self.start().add(offset), len, size) }
     }
 
+    /// Names the limit that made populating `needed` more bytes fail.
+    pub(crate) fn diagnose(&self, errno: Errno, needed: u64) -> Option<Limit> {
+        diagnose(errno, self.backing.page_size(), needed, self.backing.directory())
+    }
+
     /// Children of fork(2) would share the memory, so they get none; core dumps leave it out unless wanted.
     fn keep_from_children(&self, dump: bool) {
         let (start, len) = (self.start(), self.len_bytes());
@@ -131,10 +136,12 @@ impl Drop for Mapping {
             // A forked child: a shared mapping is not there, a private one goes when the child does.
             return;
         }
-        // SAFETY: whoever drops the mapping says that nobody uses it; it is dropped once, here.
-        match &mut self.memory {
-            Memory::Huge(mapped) => unsafe { ManuallyDrop::drop(mapped) },
-            Memory::Placed(range) => unsafe { range.unmap() },
+        // SAFETY: whoever drops the mapping says that nobody uses it; its memory is dropped once, here.
+        unsafe {
+            match &mut self.memory {
+                Memory::Huge(mapped) => ManuallyDrop::drop(mapped),
+                Memory::Placed(range) => range.unmap(),
+            }
         }
     }
 }
