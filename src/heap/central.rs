@@ -83,27 +83,38 @@ impl Central {
         let len = self.depot_len as usize;
         self.depot[len..len + loose.len()].copy_from_slice(loose);
         self.depot_len += loose.len() as u32;
-        for &block in rest {
-            self.give_to_span(heap, space, class_index, block);
-        }
+        self.give_to_spans(heap, space, class_index, rest);
     }
 
     /// Puts every loose block back into its span, so that spans nobody uses show.
     pub(crate) fn empty_depot(&mut self, heap: &Heap, space: &Space, class_index: usize) {
-        for index in 0..self.depot_len as usize {
-            let block = self.depot[index];
-            self.give_to_span(heap, space, class_index, block);
+        while self.depot_len > 0 {
+            let mut blocks = [std::ptr::null_mut(); 64];
+            let count = blocks.len().min(self.depot_len as usize);
+            let rest = self.depot_len as usize - count;
+            blocks[..count].copy_from_slice(&self.depot[rest..rest + count]);
+            self.depot_len = rest as u32;
+            self.give_to_spans(heap, space, class_index, &blocks[..count]);
         }
-        self.depot_len = 0;
     }
 
-    /// Puts one block back into its span; a span that nobody uses any more goes back to the runs.
-    pub(crate) fn give_to_span(&mut self, heap: &Heap, space: &Space, class_index: usize, block: *mut u8) {
+    /// Puts blocks back into their spans; a span that nobody uses any more goes back to the runs.
+    pub(crate) fn give_to_spans(&mut self, heap: &Heap, space: &Space, class_index: usize, blocks: &[*mut u8]) {
         let class = &CLASS[class_index];
-        let start = span::holding(space, block, class_index);
-        let free = span::give(space, start, class, block);
+        let mut rest = blocks;
+        while let Some(&block) = rest.first() {
+            let start = span::holding(space, block, class_index);
+            let given = span::give(space, start, class, rest);
+            rest = &rest[given..];
+            self.settle(heap, space, class_index, start);
+        }
+    }
+
+    /// Puts a span that has got blocks back where it belongs now: on the list, or back to the runs.
+    fn settle(&mut self, heap: &Heap, space: &Space, class_index: usize, start: u32) {
+        let class = &CLASS[class_index];
         let unit = space.unit(start);
-        if free < class.capacity {
+        if unit.free.load(Relaxed) < class.capacity {
             if !unit.is_listed() {
                 self.list(space, start);
             }

@@ -392,7 +392,7 @@ impl Heap {
     /// Gives one block straight back to its span: for threads without a cache, which must not hoard.
     fn give_block(&self, class: usize, block: *mut u8) {
         if let Some(space) = self.space() {
-            self.centrals[class].lock().give_to_span(self, space, class, block);
+            self.centrals[class].lock().give_to_spans(self, space, class, &[block]);
         }
     }
 }

@@ -75,23 +75,36 @@ pub(crate) fn holding(space: &Space, block: *mut u8, class_index: usize) -> u32 
     unit.head.load(Relaxed)
 }
 
-/// Gives `block` back to the span at `start`; returns how many of its blocks are free now.
-pub(crate) fn give(space: &Space, start: u32, class: &Class, block: *mut u8) -> u32 {
-    let offset = block.addr() - space.address(start).addr();
-    let index = class.index_at(offset);
-    let at = index / 64;
-    let bit = 1 << (index % 64);
-    let word = &space.bitmap(start, class.units)[at as usize];
-    let bits = word.load(Relaxed);
-    if bits & bit != 0 || (index * class.size) as usize != offset || index >= class.capacity {
-        process::abort_with("hugearena: double free, or a pointer into the middle of a block\n");
+/// Gives the leading `blocks` that belong to the span at `start` back to it; returns how many those are.
+///
+/// Blocks are freed in runs more often than not, so a span is looked up and counted once for all of them.
+pub(crate) fn give(space: &Space, start: u32, class: &Class, blocks: &[*mut u8]) -> usize {
+    let base = space.address(start).addr();
+    let bytes = (class.capacity * class.size) as usize;
+    let words = space.bitmap(start, class.units);
+    let mut lowest = u32::MAX;
+    let mut given = 0;
+    for block in blocks {
+        let offset = block.addr().wrapping_sub(base);
+        if offset >= bytes {
+            break;
+        }
+        let index = class.index_at(offset);
+        let bit = 1 << (index % 64);
+        let word = &words[index as usize / 64];
+        let bits = word.load(Relaxed);
+        if bits & bit != 0 || (index * class.size) as usize != offset {
+            process::abort_with("hugearena: double free, or a pointer into the middle of a block\n");
+        }
+        word.store(bits | bit, Relaxed);
+        lowest = lowest.min(index / 64);
+        given += 1;
     }
-    word.store(bits | bit, Relaxed);
+    if given == 0 {
+        process::abort_with("hugearena: freed a pointer behind the last block of a span\n");
+    }
     let first = space.unit(start);
-    if at < first.search.load(Relaxed) {
-        first.search.store(at, Relaxed);
-    }
-    let free = first.free.load(Relaxed) + 1;
-    first.free.store(free, Relaxed);
-    free
+    first.search.store(first.search.load(Relaxed).min(lowest), Relaxed);
+    first.free.store(first.free.load(Relaxed) + given as u32, Relaxed);
+    given
 }
