@@ -3,6 +3,7 @@
 //! Thread caches meet here, a batch at a time. The depot makes the common meeting (one thread frees what
 //! another allocates) a copy of pointers; only what overflows goes back into its span's bitmap.
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Heap;
@@ -34,10 +35,10 @@ impl Central {
     }
 
     /// Moves free blocks into `out`, from the depot and then from spans; returns how many.
-    pub(crate) fn take(&mut self, space: &Space, class_index: usize, out: &mut [*mut u8]) -> usize {
+    pub(crate) fn take(&mut self, space: &Space, class_index: usize, out: &mut [MaybeUninit<*mut u8>]) -> usize {
         let loose = out.len().min(self.depot_len as usize);
         let rest = self.depot_len as usize - loose;
-        out[..loose].copy_from_slice(&self.depot[rest..rest + loose]);
+        out[..loose].write_copy_of_slice(&self.depot[rest..rest + loose]);
         self.depot_len = rest as u32;
         let mut taken = loose;
         while taken < out.len() && self.spans != NONE {

@@ -27,6 +27,7 @@ mod stats;
 mod thread;
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -352,7 +353,7 @@ impl Heap {
 
     /// Fills `out` with blocks of `class`, as far as they come without growing twice; returns how many, 0 only
     /// when the heap is exhausted.
-    fn take_blocks(&self, class: usize, out: &mut [*mut u8]) -> usize {
+    fn take_blocks(&self, class: usize, out: &mut [MaybeUninit<*mut u8>]) -> usize {
         let Some(space) = self.space() else {
             return 0;
         };
@@ -380,6 +381,14 @@ impl Heap {
                 Grown::Exhausted => return 0,
             }
         }
+    }
+
+    /// One block of `class`, or null: for threads without a cache, or without room in it.
+    fn take_block(&self, class: usize) -> *mut u8 {
+        let mut block = [MaybeUninit::new(ptr::null_mut())];
+        self.take_blocks(class, &mut block);
+        // SAFETY: initialized above, and written to only with blocks.
+        unsafe { block[0].assume_init() }
     }
 
     /// Gives blocks of `class` that nobody uses to its central list.

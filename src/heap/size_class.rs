@@ -115,13 +115,13 @@ const fn size_of_class(index: usize) -> usize {
 const fn describe(index: usize) -> Class {
     let size = size_of_class(index);
     let units = span_units(size);
-    let slots = clamp(32 << 10, size, 2, 256);
+    let slots = clamp(128 << 10, size, 2, 256);
     Class {
         size: size as u32,
         units: units as u32,
         capacity: (units * UNIT_BYTES / size) as u32,
         reciprocal: (1u64 << 40).div_ceil(size as u64),
-        batch: clamp(8 << 10, size, 1, 64) as u32,
+        batch: clamp(32 << 10, size, 1, 64) as u32,
         slots: slots as u32,
         depot: clamp(64 << 10, size, 0, DEPOT_SLOTS) as u32,
     }

@@ -3,6 +3,7 @@
 //!
 //! Everything here happens under the lock of the span's class.
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::size_class::{CLASS, Class};
@@ -37,7 +38,7 @@ pub(crate) fn create(space: &Space, start: u32, class_index: usize) {
 
 /// Takes free blocks of the span at `start`, lowest addresses first, until `out` is full or the span is empty.
 /// Returns how many.
-pub(crate) fn take(space: &Space, start: u32, class: &Class, out: &mut [*mut u8]) -> usize {
+pub(crate) fn take(space: &Space, start: u32, class: &Class, out: &mut [MaybeUninit<*mut u8>]) -> usize {
     let first = space.unit(start);
     let free = first.free.load(Relaxed);
     let wanted = out.len().min(free as usize);
@@ -52,7 +53,7 @@ pub(crate) fn take(space: &Space, start: u32, class: &Class, out: &mut [*mut u8]
         let mut bits = word.load(Relaxed);
         while bits != 0 && taken < wanted {
             let index = at as u32 * 64 + bits.trailing_zeros();
-            out[taken] = base.wrapping_add((index * class.size) as usize);
+            out[taken].write(base.wrapping_add((index * class.size) as usize));
             taken += 1;
             bits &= bits - 1;
         }

@@ -11,7 +11,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 use std::ptr::{self, null_mut};
 
 use super::size_class::{CLASS, CLASSES, SLOT_START, SLOTS};
@@ -19,7 +19,7 @@ use super::space::UNIT_BYTES;
 use super::{HEAP, HugeAlloc};
 
 /// Bytes of free blocks that one thread's cache may hold.
-const BUDGET_BYTES: usize = 192 << 10;
+const BUDGET_BYTES: usize = 160 << 10;
 /// Largest blocks for which a cache takes room from other classes: above, use costs more than the central list.
 const STEALING_MAX: usize = 16 << 10;
 /// Classes looked at when a cache takes room from others.
@@ -66,7 +66,7 @@ struct Cache {
     budget: usize,
     /// The class that is next to give room up.
     victim: usize,
-    slots: [*mut u8; SLOTS],
+    slots: [MaybeUninit<*mut u8>; SLOTS],
 }
 
 const CACHE_UNITS: u32 = size_of::<Cache>().div_ceil(UNIT_BYTES) as u32;
@@ -126,11 +126,7 @@ pub(crate) fn alloc_slow(config: &HugeAlloc, class: usize) -> *mut u8 {
     match own_cache() {
         // SAFETY: this thread's own cache, and no reference to it is live.
         Some(cache) => unsafe { (*cache).refill(class) },
-        None => {
-            let mut block = [null_mut()];
-            HEAP.take_blocks(class, &mut block);
-            block[0]
-        }
+        None => HEAP.take_block(class),
     }
 }
 
@@ -184,16 +180,17 @@ fn create() -> Option<*mut Cache> {
     let run = HEAP.take_run(CACHE_UNITS, 1)?;
     let space = HEAP.space()?;
     let cache = space.address(run).cast::<Cache>();
-    // SAFETY: a run of our own, long and aligned enough. All zeroes is a valid `Cache`; the slots are zeroed
-    // as well because slices are made of them later.
+    // SAFETY: a run of our own, long and aligned enough. The slots may hold anything; every other field is
+    // written.
     unsafe {
-        cache.write_bytes(0, 1);
-        (*cache).run = run;
-        (*cache).budget = BUDGET_BYTES;
+        (&raw mut (*cache).run).write(run);
+        (&raw mut (*cache).budget).write(BUDGET_BYTES);
+        (&raw mut (*cache).victim).write(0);
         let slots = (&raw mut (*cache).slots).cast::<*mut u8>();
-        for (bin, start) in (*cache).bins.0.iter_mut().zip(&SLOT_START) {
+        let bins = (&raw mut (*cache).bins.0).cast::<Bin>();
+        for (class, start) in SLOT_START.iter().enumerate().take(CLASSES) {
             let base = slots.add(*start as usize);
-            *bin = Bin { top: base, base, end: base };
+            bins.add(class).write(Bin { top: base, base, end: base });
         }
     }
     Some(cache)
@@ -227,13 +224,11 @@ impl Cache {
         let room = bin.end.addr() - bin.base.addr();
         let wanted = (room / size_of::<*mut u8>()).min(CLASS[class].batch as usize);
         if wanted == 0 {
-            let mut block = [null_mut()];
-            HEAP.take_blocks(class, &mut block);
-            return block[0];
+            return HEAP.take_block(class);
         }
-        // SAFETY: the bin is empty and its first `wanted` slots are its own, initialized, and referenced by
-        // nobody else: the lists below know nothing of caches.
-        let slots = unsafe { std::slice::from_raw_parts_mut(bin.base, wanted) };
+        // SAFETY: the bin is empty and its first `wanted` slots are its own, referenced by nobody else: the
+        // lists below know nothing of caches.
+        let slots = unsafe { std::slice::from_raw_parts_mut(bin.base.cast::<MaybeUninit<*mut u8>>(), wanted) };
         let got = HEAP.take_blocks(class, slots);
         // Lowest address first is what the next allocations should see, and the last slot is what they pop.
         slots[..got].reverse();
