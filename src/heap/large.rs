@@ -23,13 +23,11 @@ fn units_for(bytes: usize) -> Option<u32> {
 #[cold]
 #[inline(never)]
 pub(crate) fn alloc(config: &HugeAlloc, layout: Layout) -> *mut u8 {
-    match take(config, layout) {
-        Some((space, start, units)) => {
-            space.mark_dirty(start, units);
-            space.address(start)
-        }
-        None => null_mut(),
-    }
+    let Some((space, start, units)) = take(config, layout) else {
+        return null_mut();
+    };
+    space.mark_dirty(start, units);
+    space.address(start)
 }
 
 /// A zeroed block for `layout`. Only units that were handed out before are cleared, with no lock held, those
@@ -54,7 +52,7 @@ fn take(config: &HugeAlloc, layout: Layout) -> Option<(&'static Space, u32, u32)
     if !HEAP.start(config) {
         return None;
     }
-    let start = HEAP.take_run(units, align)?;
+    let start = HEAP.take_unmarked_run(units, align)?;
     Some((HEAP.space()?, start, units))
 }
 

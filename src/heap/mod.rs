@@ -314,8 +314,16 @@ impl Heap {
         }
     }
 
-    /// Takes a run of `units` whose first is a multiple of `align`.
+    /// Takes a run of `units` whose first is a multiple of `align`, contents unknown.
     fn take_run(&self, units: u32, align: u32) -> Option<u32> {
+        let start = self.take_unmarked_run(units, align)?;
+        self.space()?.mark_dirty(start, units);
+        Some(start)
+    }
+
+    /// As [`take_run`](Self::take_run), with the record of which units are dirty as it was: for the caller to
+    /// clear by, and then to mark.
+    fn take_unmarked_run(&self, units: u32, align: u32) -> Option<u32> {
         let space = self.space()?;
         if units.checked_add(align)? > space.chunk_count().saturating_mul(CHUNK_UNITS) {
             return None;

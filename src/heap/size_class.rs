@@ -6,7 +6,7 @@
 
 use std::alloc::Layout;
 
-use super::space::UNIT_BYTES;
+use super::space::{UNIT_BYTES, UNIT_WORDS};
 
 /// Classes in all.
 pub(crate) const CLASSES: usize = 104;
@@ -25,6 +25,9 @@ pub(crate) struct Class {
     pub(crate) units: u32,
     /// Blocks in a span.
     pub(crate) capacity: u32,
+    /// Where the bitmap lies in the span when blocks are too small for the unit entries to hold it: behind the
+    /// blocks. 0 when the unit entries hold it.
+    pub(crate) bitmap_offset: u32,
     /// `ceil(2^40 / size)`: a block's index is `offset * reciprocal >> 40`, exact for every offset in a span.
     reciprocal: u64,
     /// Blocks moved between a thread cache and the central list at a time.
@@ -36,6 +39,11 @@ pub(crate) struct Class {
 }
 
 impl Class {
+    /// Words in a span's bitmap.
+    pub(crate) const fn words(&self) -> usize {
+        self.capacity.div_ceil(64) as usize
+    }
+
     /// Index of the block that starts `offset` bytes into its span.
     pub(crate) fn index_at(&self, offset: usize) -> u32 {
         ((offset as u64 * self.reciprocal) >> 40) as u32
@@ -116,10 +124,16 @@ const fn describe(index: usize) -> Class {
     let size = size_of_class(index);
     let units = span_units(size);
     let slots = clamp(128 << 10, size, 2, 256);
+    let bytes = units * UNIT_BYTES;
+    // A block below 32 bytes costs an eighth of a byte more for its bit.
+    let in_span = size < UNIT_BYTES / (UNIT_WORDS * 64);
+    let capacity = if in_span { (bytes - 8) * 8 / (size * 8 + 1) } else { bytes / size };
+    let bitmap_offset = if in_span { (bytes - capacity.div_ceil(64) * 8) / 8 * 8 } else { 0 };
     Class {
         size: size as u32,
         units: units as u32,
-        capacity: (units * UNIT_BYTES / size) as u32,
+        capacity: capacity as u32,
+        bitmap_offset: bitmap_offset as u32,
         reciprocal: (1u64 << 40).div_ceil(size as u64),
         batch: clamp(32 << 10, size, 1, 64) as u32,
         slots: slots as u32,
@@ -181,6 +195,11 @@ mod tests {
             let left = class.units as usize * UNIT_BYTES - (class.capacity * class.size) as usize;
             let bytes = class.units as usize * UNIT_BYTES;
             assert!(left * 16 <= bytes || class.capacity == 1, "{class:?}");
+            let bitmap_end = class.bitmap_offset as usize + class.capacity.div_ceil(64) as usize * 8;
+            assert!(class.bitmap_offset == 0 || class.bitmap_offset >= class.capacity * class.size, "{class:?}");
+            assert!(class.bitmap_offset == 0 || bitmap_end <= bytes, "{class:?}");
+            let entry_words = class.units as usize * UNIT_WORDS;
+            assert!(class.bitmap_offset != 0 || class.capacity as usize <= entry_words * 64, "{class:?}");
             assert!(class.batch <= class.slots && class.depot as usize <= DEPOT_SLOTS, "{class:?}");
         }
     }

@@ -3,7 +3,8 @@
 //! ```text
 //!  range:   | chunk 0 | chunk 1 | chunk 2 | ...        2 MiB each; vacant until growth commits it
 //!  chunk:   | unit | unit | ... 256 of them            8 KiB each; what runs and spans are made of
-//!  tables:  Chunk per chunk, Unit per unit, bitmap words per unit: out of line, so blocks are whole and aligned
+//!  tables:  Chunk per chunk, Unit per unit (64 bytes, its bitmap words included): out of line, so blocks are
+//!           whole and aligned, and a block's entry is one cache line away
 //! ```
 //!
 //! "Is this pointer ours" is one subtraction; unit and chunk are shifts of the difference. Every field is an
@@ -28,8 +29,8 @@ pub(crate) const UNIT_BYTES: usize = 8 << 10;
 pub(crate) const CHUNK_BYTES: usize = 2 << 20;
 /// Units in a chunk.
 pub(crate) const CHUNK_UNITS: u32 = (CHUNK_BYTES / UNIT_BYTES) as u32;
-/// Bitmap words per unit: a bit for each of the smallest blocks.
-pub(crate) const UNIT_WORDS: usize = UNIT_BYTES / 8 / 64;
+/// Bitmap words in a unit's entry: a bit for each block of 32 bytes or more.
+pub(crate) const UNIT_WORDS: usize = UNIT_BYTES / 32 / 64;
 /// No unit.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -98,7 +99,7 @@ pub(crate) enum Kind {
 
 /// A unit. Shared; written under the runs lock unless the field says otherwise.
 #[derive(Debug)]
-#[repr(align(32))]
+#[repr(align(64))]
 pub(crate) struct Unit {
     kind: AtomicU8,
     /// Class of the span.
@@ -116,7 +117,11 @@ pub(crate) struct Unit {
     pub(crate) free: AtomicU32,
     /// Bitmap word below which the span has no free block. Under the class lock.
     pub(crate) search: AtomicU32,
+    /// The span's bitmap, this unit's share: a bit per free block. Under the class lock.
+    pub(crate) bitmap: [AtomicU64; UNIT_WORDS],
 }
+
+const _: () = assert!(size_of::<Unit>() == 64);
 
 impl Unit {
     pub(crate) fn kind(&self) -> Kind {
@@ -154,7 +159,6 @@ impl Unit {
 pub(crate) struct Space {
     range: Reservation,
     units: Reservation,
-    bitmaps: Reservation,
     chunks: NonNull<Chunk>,
     chunk_count: u32,
 }
@@ -191,9 +195,8 @@ impl Space {
         let align = PageSize::base().bytes();
         let range = Reservation::new(bytes, RANGE_ALIGN.min(bytes.next_power_of_two()))?;
         let units = Reservation::new(unit_count * size_of::<Unit>(), align)?;
-        let bitmaps = Reservation::new(unit_count * UNIT_WORDS * 8, align)?;
         let chunks = memory::map_anonymous(chunk_count as usize * size_of::<Chunk>(), Anonymous::Base)?.cast();
-        Ok(Space { range, units, bitmaps, chunks, chunk_count })
+        Ok(Space { range, units, chunks, chunk_count })
     }
 
     /// Chunks in the range.
@@ -229,14 +232,13 @@ impl Space {
         unsafe { self.units.base().cast::<Unit>().add(index as usize).as_ref() }
     }
 
-    /// The bitmap words of the span of `units` units that starts at unit `index`.
-    pub(crate) fn bitmap(&self, index: u32, units: u32) -> &[AtomicU64] {
-        self.check((index + units - 1) / CHUNK_UNITS);
-        // SAFETY: as in `unit`; the words of neighbouring units are adjacent.
-        unsafe {
-            let first = self.bitmaps.base().cast::<AtomicU64>().add(index as usize * UNIT_WORDS);
-            std::slice::from_raw_parts(first.as_ptr(), units as usize * UNIT_WORDS)
-        }
+    /// Bitmap word `at` of the span whose bitmap lies in the blocks' memory, `offset` bytes behind unit `start`.
+    pub(crate) fn word_in_span(&self, start: u32, offset: usize, at: usize) -> &AtomicU64 {
+        self.check(start / CHUNK_UNITS);
+        let word = self.address(start).wrapping_add(offset + at * 8).cast::<AtomicU64>();
+        // SAFETY: inside a span, which is committed memory that only the heap uses there; aligned, because
+        // offsets are multiples of 8.
+        unsafe { &*word }
     }
 
     /// What backs a chunk; beyond the range, nothing does.
@@ -266,9 +268,7 @@ impl Space {
         let (offset, len) = (first as usize * CHUNK_BYTES, count as usize * CHUNK_BYTES);
         // SAFETY: whole chunks inside the range that nobody uses; the growth lock keeps other growers out.
         unsafe {
-            let units = CHUNK_UNITS as usize;
-            self.commit_table(&self.units, first as usize, count as usize, units * size_of::<Unit>())?;
-            self.commit_table(&self.bitmaps, first as usize, count as usize, units * UNIT_WORDS * 8)?;
+            self.commit_units(first as usize, count as usize)?;
             match backing {
                 Backing::Huge => self.range.commit_huge(offset, count as usize, PageSize::HUGE_2M)?,
                 Backing::Transparent => self.range.commit_ordinary(offset, len, true)?,
@@ -317,27 +317,22 @@ impl Space {
         }
     }
 
-    /// Makes a table's entries for some chunks accessible and present.
+    /// Makes the unit entries of some chunks accessible and present.
     ///
     /// # Safety
     ///
     /// The growth lock is held.
-    unsafe fn commit_table(
-        &self,
-        table: &Reservation,
-        first: usize,
-        count: usize,
-        bytes_per_chunk: usize,
-    ) -> Result<(), Errno> {
+    unsafe fn commit_units(&self, first: usize, count: usize) -> Result<(), Errno> {
+        const CHUNK_ENTRIES: usize = CHUNK_UNITS as usize * size_of::<Unit>();
         // Where base pages are larger than a chunk's entries, neighbours share a page: making it writable
         // again changes nothing.
         let page = PageSize::base().bytes();
-        let start = first * bytes_per_chunk / page * page;
-        let end = ((first + count) * bytes_per_chunk).next_multiple_of(page).min(table.len());
+        let start = first * CHUNK_ENTRIES / page * page;
+        let end = ((first + count) * CHUNK_ENTRIES).next_multiple_of(page).min(self.units.len());
         // SAFETY: whole base pages of the table; making pages writable and present keeps what they hold.
         unsafe {
-            table.commit_ordinary(start, end - start, false)?;
-            table.populate_ordinary(start, end - start);
+            self.units.commit_ordinary(start, end - start, false)?;
+            self.units.populate_ordinary(start, end - start);
         }
         Ok(())
     }

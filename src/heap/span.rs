@@ -1,13 +1,14 @@
-//! Spans: runs of units cut into equal blocks. Which blocks are free is a bitmap out of line, so taking a block
-//! never touches a cold block, and a double free shows at the latest when it reaches its span.
+//! Spans: runs of units cut into equal blocks. Which blocks are free is a bitmap apart from the blocks, so taking
+//! a block never touches a cold one, and a double free shows at the latest when it reaches its span.
 //!
 //! Everything here happens under the lock of the span's class.
 
 use std::mem::MaybeUninit;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::size_class::{CLASS, Class};
-use super::space::{Kind, Space};
+use super::space::{Kind, Space, UNIT_WORDS};
 use crate::sys::process;
 
 /// Makes the run at `start`, which the caller owns, a span of `class` with every block free.
@@ -24,13 +25,9 @@ pub(crate) fn create(space: &Space, start: u32, class_index: usize) {
     first.free.store(class.capacity, Relaxed);
     first.search.store(0, Relaxed);
     first.set_listed(false);
-    let words = space.bitmap(start, class.units);
-    let whole = class.capacity as usize / 64;
-    for word in &words[..whole] {
-        word.store(u64::MAX, Relaxed);
-    }
-    if !class.capacity.is_multiple_of(64) {
-        words[whole].store((1 << (class.capacity % 64)) - 1, Relaxed);
+    for at in 0..class.words() {
+        let blocks = (class.capacity as usize - at * 64).min(64);
+        word(space, start, class, at).store(u64::MAX >> (64 - blocks), Relaxed);
     }
     // Blocks go out one by one; the units count as handed out from now on.
     space.mark_dirty(start, class.units);
@@ -42,14 +39,14 @@ pub(crate) fn take(space: &Space, start: u32, class: &Class, out: &mut [MaybeUni
     let first = space.unit(start);
     let free = first.free.load(Relaxed);
     let wanted = out.len().min(free as usize);
-    let words = &space.bitmap(start, class.units)[..class.capacity.div_ceil(64) as usize];
     let base = space.address(start);
     let mut taken = 0;
     let mut at = first.search.load(Relaxed) as usize;
     while taken < wanted {
-        let Some(word) = words.get(at) else {
+        if at >= class.words() {
             process::abort_with("hugearena: heap corrupted: span holds fewer blocks than it counts\n");
-        };
+        }
+        let word = word(space, start, class, at);
         let mut bits = word.load(Relaxed);
         while bits != 0 && taken < wanted {
             let index = at as u32 * 64 + bits.trailing_zeros();
@@ -82,7 +79,6 @@ pub(crate) fn holding(space: &Space, block: *mut u8, class_index: usize) -> u32 
 pub(crate) fn give(space: &Space, start: u32, class: &Class, blocks: &[*mut u8]) -> usize {
     let base = space.address(start).addr();
     let bytes = (class.capacity * class.size) as usize;
-    let words = space.bitmap(start, class.units);
     let mut lowest = u32::MAX;
     let mut given = 0;
     for block in blocks {
@@ -92,7 +88,7 @@ pub(crate) fn give(space: &Space, start: u32, class: &Class, blocks: &[*mut u8])
         }
         let index = class.index_at(offset);
         let bit = 1 << (index % 64);
-        let word = &words[index as usize / 64];
+        let word = word(space, start, class, index as usize / 64);
         let bits = word.load(Relaxed);
         if bits & bit != 0 || (index * class.size) as usize != offset {
             process::abort_with("hugearena: double free, or a pointer into the middle of a block\n");
@@ -108,4 +104,12 @@ pub(crate) fn give(space: &Space, start: u32, class: &Class, blocks: &[*mut u8])
     first.search.store(first.search.load(Relaxed).min(lowest), Relaxed);
     first.free.store(first.free.load(Relaxed) + given as u32, Relaxed);
     given
+}
+
+/// Word `at` of the bitmap of the span at `start`.
+fn word<'a>(space: &'a Space, start: u32, class: &Class, at: usize) -> &'a AtomicU64 {
+    if class.bitmap_offset != 0 {
+        return space.word_in_span(start, class.bitmap_offset as usize, at);
+    }
+    &space.unit(start + (at / UNIT_WORDS) as u32).bitmap[at % UNIT_WORDS]
 }
