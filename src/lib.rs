@@ -1,4 +1,52 @@
-//! Huge-page memory for Rust data planes (skeleton).
+//! Huge-page memory for Rust data planes: a global allocator and arenas on hugetlbfs pages of 2 MiB and 1 GiB.
+//!
+//! - [`HugeAlloc`] is a `#[global_allocator]`: one line, no set-up, faster when the admin reserves huge pages.
+//! - [`Arena`] hands out whole pages in [`Chunk`]s: populated up front, contiguous, shareable by descriptor,
+//!   re-zeroed on reuse so that the bytes the caller touches first are in cache when it gets them.
+//! - [`memops`] is that clearing and copying on its own: order x kernel x pace.
+//! - [`supply`] says what huge pages this machine and this process may have; every [`Error`] names the limit
+//!   that bound, the file it was read from, and a remedy.
+//!
+//! ```
+//! use hugearena::HugeAlloc;
+//!
+//! #[global_allocator]
+//! static GLOBAL: HugeAlloc = HugeAlloc::new();
+//!
+//! println!("{}", GLOBAL.stats()); // on which pages, and what would improve it
+//! ```
+//!
+//! Without huge pages everything works on transparent huge pages or base pages, in that order; no fallback is
+//! silent. There is no SIGBUS: memory is reserved when it is mapped and proved present before it is handed out.
+//!
+//! # When not to use it
+//!
+//! On kernels other than Linux and on 32-bit machines it does not compile. Do not use it where memory has to go
+//! back to the system quickly (the heap keeps what it has until [`HugeAlloc::trim`]), in containers of a few
+//! MiB (the grain is 2 MiB), or to catch programming errors: it notices some double frees and aborts, but it is
+//! not a hardened allocator. A child of fork(2) that writes to huge pages needs pages of its own from the pool;
+//! where the pool is exhausted the kernel kills that child (not the parent).
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! |---|---|
+//! | page | a kernel page of some [`PageSize`] |
+//! | supply | how many huge pages the kernel has free, reserved or allowed here |
+//! | backing | where an arena's pages come from: memfd, hugetlbfs file, anonymous memory |
+//! | mapping | a backing in our address space |
+//! | arena | a mapping cut into chunks that are claimed and released |
+//! | chunk | one or more contiguous huge pages claimed by somebody |
+//! | first touch | the caller's hint: where, and how much, it will touch first |
+//! | span | a run of equal blocks inside the heap |
+//! | pace | bytes cleared or copied between two reschedule points, and what happens there |
+//! | fresh, clean, dirty | never handed out since the kernel zeroed it; zeroed by us; contents unknown |
+//!
+//! The layers, a walk of one allocation through them and the invariants are in ARCHITECTURE.md.
+
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+compile_error!("hugearena is for 64-bit Linux: hugetlbfs, memfd and MADV_POPULATE_WRITE are Linux's");
+
 pub mod arena;
 pub mod backing;
 pub mod error;
@@ -7,8 +55,8 @@ mod mapping;
 pub mod memops;
 mod page_size;
 pub mod supply;
-#[allow(unsafe_code, dead_code)]
 mod sys;
+
 pub use arena::{Arena, ArenaBuilder, Chunk, Populate};
 pub use error::{Error, Result};
 pub use heap::{HeapStats, HugeAlloc};

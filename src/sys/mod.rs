@@ -3,14 +3,14 @@
 //! Each function is one call (or one call with its retry), takes typed arguments and returns [`Errno`]. None
 //! of them allocates, so all of them may be used while the heap serves a request.
 
+#![allow(unsafe_code)]
+
 pub mod file;
 pub mod memory;
 pub mod process;
 
 use crate::error::Errno;
 
-/// No such file or directory.
-pub const ENOENT: Errno = Errno(libc::ENOENT);
 /// Out of memory: also "not enough free huge pages to reserve".
 pub const ENOMEM: Errno = Errno(libc::ENOMEM);
 /// Bad address: from `MADV_POPULATE_*` it means "touching this page would raise SIGBUS".
@@ -27,8 +27,6 @@ pub const EROFS: Errno = Errno(libc::EROFS);
 pub const ENOSPC: Errno = Errno(libc::ENOSPC);
 /// No such device: from memfd_create, "the kernel has no pages of that size".
 pub const ENODEV: Errno = Errno(libc::ENODEV);
-/// Not a directory.
-pub const ENOTDIR: Errno = Errno(libc::ENOTDIR);
 /// Invalid argument: also "this kernel does not know this flag".
 pub const EINVAL: Errno = Errno(libc::EINVAL);
 /// Interrupted by a signal.

@@ -117,9 +117,3 @@ pub fn yield_now() {
     // SAFETY: no preconditions; it cannot fail on Linux.
     let _ = check(unsafe { libc::sched_yield() });
 }
-
-/// The effective user id.
-pub fn effective_uid() -> u32 {
-    // SAFETY: no preconditions; it cannot fail.
-    unsafe { libc::geteuid() }
-}
