@@ -70,7 +70,7 @@ fn a_directory_that_is_no_hugetlbfs_is_refused_with_the_reason() {
     assert!(error.to_string().contains("/proc: the directory is not on a hugetlbfs"), "{error}");
     let error = in_dir("/no/such/place");
     assert_eq!(error.operation(), Operation::CreateBacking);
-    assert_eq!(error.os_error().and_then(std::io::Error::raw_os_error), Some(sys::ENOENT.raw()));
+    assert_eq!(error.os_error().map(std::io::Error::kind), Some(std::io::ErrorKind::NotFound));
     in_dir("/nul\0byte");
 }
 
