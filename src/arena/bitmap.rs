@@ -242,10 +242,11 @@ impl Bitmap {
     }
 }
 
-/// The words that hold pages `first..first + count`, each with the mask of those pages.
+/// The words that hold pages `first..first + count`, each with the mask of those pages; none when there are none.
 fn masks(first: usize, count: usize) -> impl Iterator<Item = (usize, u64)> {
     let end = first + count;
-    (first / WORD..end.div_ceil(WORD)).map(move |word| {
+    let words = if count == 0 { 0..0 } else { first / WORD..end.div_ceil(WORD) };
+    words.map(move |word| {
         let low = first.saturating_sub(word * WORD);
         let high = (end - word * WORD).min(WORD);
         (word, (u64::MAX >> (WORD - (high - low))) << low)
@@ -304,6 +305,17 @@ mod tests {
         bitmap.release(60, 20);
         assert_eq!(bitmap.claim(11, Prefer::Dirty), Some(60));
         assert_eq!(bitmap.claim(10, Prefer::Dirty), Some(3));
+    }
+
+    #[test]
+    fn no_pages_are_in_no_word() {
+        for first in [0, 1, 63, 64, 65] {
+            assert_eq!(masks(first, 0).count(), 0, "from page {first}");
+            assert_eq!(
+                masks(first, 1).map(|(word, mask)| (word, mask.count_ones())).collect::<Vec<_>>(),
+                [(first / 64, 1)]
+            );
+        }
     }
 
     #[test]

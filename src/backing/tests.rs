@@ -1,3 +1,5 @@
+//! Backings against the kernel: what is made, what is refused and how, and that nothing stays open.
+
 use super::*;
 use crate::error::LimitKind;
 use std::os::fd::AsRawFd;

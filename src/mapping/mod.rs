@@ -18,6 +18,7 @@ use crate::backing::{Backing, MemoryClass};
 use crate::error::{Errno, Error, Limit, Operation, Result};
 use crate::page_size::PageSize;
 use crate::supply::diagnosis::{Refusals, diagnose, diagnose_since};
+use crate::sys::memory::Anonymous;
 use crate::sys::{self, memory};
 use reservation::{Reservation, prove_populated};
 
@@ -48,7 +49,7 @@ pub(crate) struct Mapping {
 enum Memory {
     /// hugetlb: the kernel aligns to the page, whole pages are what memmap2 gets and unmaps.
     Huge(ManuallyDrop<MmapRaw>),
-    /// Base pages at an address that is aligned like the huge pages they stand in for.
+    /// Pages at an address that is aligned like the larger ones they stand in for.
     Placed(Reservation),
 }
 
@@ -67,7 +68,9 @@ impl Mapping {
             let limit = diagnose_since(&refusals, errno, size, needed, directory.as_deref());
             Error::new(operation, format!("{pages} pages of {size}")).os(errno).limited_by(limit)
         };
-        let mapped = if size.is_huge() { map_huge(&backing, options) } else { map_placed(&backing, options) };
+        // The kernel aligns hugetlb pages to themselves.
+        let is_aligned = size.is_huge() && options.align <= size;
+        let mapped = if is_aligned { map_huge(&backing, options) } else { map_placed(&backing, options) };
         let memory = match mapped {
             Ok(memory) => memory,
             Err(errno) => return Err(failed(Operation::Map, errno)),
@@ -162,28 +165,42 @@ fn map_huge(backing: &Backing, options: Options) -> std::result::Result<Memory, 
     }
 }
 
+/// Where pages stand in for larger ones: at an address that is aligned like those.
 fn map_placed(backing: &Backing, options: Options) -> std::result::Result<Memory, Errno> {
-    let len = backing.len_bytes();
-    let range = Reservation::new(len, options.align.bytes())?;
-    let result = match backing.fd() {
-        // SAFETY: the range was reserved above and holds nothing.
-        None => unsafe { range.commit_ordinary(0, len, options.transparent) },
-        Some(file) => memory::map_shared(file, len, false).and_then(|staged| {
-            // SAFETY: a fresh mapping of ours moves over a reservation of ours of the same length.
-            unsafe { range.move_in(0, staged, len) }?;
-            if options.transparent {
-                // SAFETY: our own mapping. A refusal is found out when the pages obtained are read.
-                let _ = unsafe { memory::want_transparent_huge(range.base(), len) };
-            }
-            Ok(())
-        }),
-    };
-    if let Err(errno) = result {
+    let range = Reservation::new(backing.len_bytes(), options.align.bytes())?;
+    if let Err(errno) = fill(&range, backing, options) {
         // SAFETY: nobody has seen the range.
         unsafe { range.unmap() };
         return Err(errno);
     }
     Ok(Memory::Placed(range))
+}
+
+fn fill(range: &Reservation, backing: &Backing, options: Options) -> std::result::Result<(), Errno> {
+    let len = backing.len_bytes();
+    // SAFETY: the range was reserved for this and holds nothing; what moves in is fresh, ours and of that length.
+    unsafe {
+        match stage(backing, options.eager)? {
+            None => range.commit_ordinary(0, len, false)?,
+            Some(staged) => range.move_in(0, staged, len)?,
+        }
+    }
+    if options.transparent {
+        // SAFETY: our own mapping. A refusal is found out when the pages obtained are read.
+        let _ = unsafe { memory::want_transparent_huge(range.base(), len) };
+    }
+    Ok(())
+}
+
+/// Maps the backing somewhere; `None` for base pages without a file, which can be had in place.
+fn stage(backing: &Backing, eager: bool) -> std::result::Result<Option<NonNull<u8>>, Errno> {
+    let (len, size) = (backing.len_bytes(), backing.page_size());
+    let anonymous = if eager { Anonymous::Huge(size) } else { Anonymous::HugeLazy(size) };
+    match backing.fd() {
+        Some(file) => memory::map_shared(file, len, eager && size.is_huge()).map(Some),
+        None if size.is_huge() => memory::map_anonymous(len, anonymous).map(Some),
+        None => Ok(None),
+    }
 }
 
 /// The page size that the mapped bytes really have, if smaller pages stand in for larger ones.

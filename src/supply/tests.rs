@@ -1,3 +1,5 @@
+//! The supply of machines that nobody has, and of this one.
+
 use super::machine::fake::FakeMachine;
 use super::*;
 use proptest::prelude::*;

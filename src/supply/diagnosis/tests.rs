@@ -1,3 +1,5 @@
+//! Which limit is named, on machines made of text.
+
 use super::super::machine::fake::FakeMachine;
 use super::*;
 

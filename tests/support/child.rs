@@ -1,0 +1,211 @@
+//! Tests in processes of their own: the test binary runs again, for one test, which finds that it is the child.
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Command, ExitStatus, Output};
+
+use hugearena::PageSize;
+
+use super::machine::{self, Cgroup, CgroupSpec};
+use super::pool::{Hog, PoolUnchanged};
+use super::{missing, print_skip, skip, skip_size};
+
+const IS_CHILD: &str = "HUGEARENA_TEST_CHILD";
+const CGROUP: &str = "HUGEARENA_TEST_CGROUP";
+/// A child that takes longer is killed by SIGALRM, which the parent reports.
+const SECONDS: u32 = 100;
+/// Tries of a test that other processes disturbed.
+const TRIES: usize = 5;
+
+/// Whether this process runs a single test for a parent.
+pub fn is_child() -> bool {
+    std::env::var_os(IS_CHILD).is_some()
+}
+
+/// A process of its own for one test, and what has to be true while it runs.
+#[derive(Default)]
+pub struct Child {
+    needs_root: bool,
+    needs_pages: Option<(PageSize, usize)>,
+    pool_pages: Option<u64>,
+    mount_namespace: bool,
+    cgroup: Option<CgroupSpec>,
+}
+
+impl Child {
+    pub fn new() -> Child {
+        Child::default()
+    }
+
+    /// Only root can run this.
+    pub fn needs_root(mut self) -> Child {
+        self.needs_root = true;
+        self
+    }
+
+    /// At least so many pages are available.
+    pub fn needs_pages(mut self, size: PageSize, pages: usize) -> Child {
+        self.needs_pages = Some((size, pages));
+        self
+    }
+
+    /// Exactly so many pages of 2 MiB are available.
+    pub fn pool_of(mut self, pages: u64) -> Child {
+        self.pool_pages = Some(pages);
+        self
+    }
+
+    /// What is mounted in the child is mounted for the child only. Needs root.
+    pub fn in_mount_namespace(mut self) -> Child {
+        self.mount_namespace = true;
+        self.needs_root()
+    }
+
+    /// In a hugetlb cgroup. Needs root.
+    pub fn in_cgroup(mut self, spec: CgroupSpec) -> Child {
+        self.cgroup = Some(spec);
+        self.needs_root()
+    }
+
+    /// Runs `body`, which belongs to the test function that calls this, in a process of its own; panics unless
+    /// it returns. Skips the test, with the reason, where it cannot be run.
+    pub fn run<F: FnOnce()>(self, body: F) {
+        if is_child() {
+            // SAFETY: no preconditions; the default action of SIGALRM ends a process that hangs.
+            unsafe { libc::alarm(SECONDS) };
+            if let Some(group) = std::env::var_os(CGROUP) {
+                machine::join_cgroup(group.as_ref());
+            }
+            return body();
+        }
+        self.run_parent(&test_name::<F>());
+    }
+
+    fn run_parent(self, test: &str) {
+        let _guard = PoolUnchanged::begin();
+        if self.needs_root && !machine::is_root() {
+            return skip(test, "needs root");
+        }
+        if let Some((size, pages)) = self.needs_pages
+            && let Some(reason) = missing(size, pages)
+        {
+            return skip_size(size, &format!("{test}: {reason}"));
+        }
+        let cgroup = match self.cgroup.as_ref().map(Cgroup::create).transpose() {
+            Ok(cgroup) => cgroup,
+            Err(reason) => return skip(test, &reason),
+        };
+        let command = self.command(test, cgroup.as_ref());
+        match self.pool_pages {
+            None => check(test, &run(command)),
+            Some(pages) => run_with_pool_of(pages, test, || run(self.command(test, cgroup.as_ref()))),
+        }
+    }
+
+    fn command(&self, test: &str, cgroup: Option<&Cgroup>) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(IS_CHILD, "1");
+        command.env("RUST_BACKTRACE", "0");
+        if let Some(cgroup) = cgroup {
+            command.env(CGROUP, cgroup.path());
+        }
+        if self.mount_namespace {
+            // SAFETY: two system calls, nothing else.
+            unsafe { command.pre_exec(machine::own_mount_namespace) };
+        }
+        command
+    }
+}
+
+fn run(mut command: Command) -> Output {
+    command.output().unwrap()
+}
+
+/// Tries again when the pool is not what it was made to be any more: other processes live here too.
+fn run_with_pool_of(pages: u64, test: &str, run: impl Fn() -> Output) {
+    for attempt in 1.. {
+        let hog = match Hog::leaving(pages) {
+            Ok(hog) => hog,
+            Err(reason) => return skip_size(PageSize::HUGE_2M, &format!("{test}: {reason}")),
+        };
+        let output = run();
+        let undisturbed = output.status.success() || pages_return_to(pages);
+        drop(hog);
+        if undisturbed || attempt == TRIES {
+            return check(test, &output);
+        }
+    }
+}
+
+fn pages_return_to(pages: u64) -> bool {
+    (0..20).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let supply = hugearena::supply::Supply::read();
+        supply.pool(PageSize::HUGE_2M).is_some_and(|pool| pool.available_pages() == pages)
+    })
+}
+
+fn check(test: &str, output: &Output) {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    for reason in err.lines().filter_map(|line| line.strip_prefix("skipped: ")) {
+        print_skip(test, reason);
+    }
+    let status = output.status;
+    assert_eq!(status.signal(), None, "{test} was killed by a signal\n{out}\n{err}");
+    assert!(status.success() && out.contains("1 passed"), "{test}: {status}\n{out}\n{err}");
+}
+
+/// The name by which the harness knows the function that a closure of type `F` was written in.
+fn test_name<F>() -> String {
+    // `binary::module::test::{{closure}}`
+    let path = std::any::type_name::<F>();
+    let (path, _) = path.split_once("::{{closure}}").expect("the body is a closure of the test");
+    path.split_once("::").expect("the path starts with the crate").1.into()
+}
+
+/// fork(2): `body` runs in the child, whose exit code is what it returns, or 101 when it panics.
+pub fn fork(body: impl FnOnce() -> i32) -> ExitStatus {
+    // SAFETY: the child runs `body` and ends without returning into the harness.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+    if child == 0 {
+        // SAFETY: no preconditions.
+        unsafe { libc::alarm(SECONDS) };
+        let code = catch_unwind(AssertUnwindSafe(body)).unwrap_or(101);
+        // SAFETY: ends this process at once: no handlers, no destructors.
+        unsafe { libc::_exit(code) };
+    }
+    wait_for(child)
+}
+
+/// waitpid(2).
+pub fn wait_for(child: libc::pid_t) -> ExitStatus {
+    let mut status = 0;
+    // SAFETY: the status is a live variable.
+    while unsafe { libc::waitpid(child, &mut status, 0) } != child {
+        let error = std::io::Error::last_os_error();
+        assert_eq!(error.kind(), std::io::ErrorKind::Interrupted, "waitpid: {error}");
+    }
+    ExitStatus::from_raw(status)
+}
+
+/// Proves that `body` makes no system call: it runs in a forked process, in seccomp's strict mode, where every
+/// call but read, write and exit is the end. `warm_up` runs before.
+pub fn without_system_calls<T>(warm_up: impl FnOnce() -> T, body: impl FnOnce(&mut T)) {
+    const NO_SECCOMP: i32 = 77;
+    let status = fork(|| {
+        let mut state = warm_up();
+        // SAFETY: the mode takes no argument.
+        if unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) } != 0 {
+            return NO_SECCOMP;
+        }
+        body(&mut state);
+        // SAFETY: exit(2) of this process's only thread: `_exit` is another call, which strict mode forbids.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+        unreachable!("the process has ended");
+    });
+    match status.code() {
+        Some(NO_SECCOMP) => skip("system calls", "seccomp is not allowed here"),
+        _ => assert!(status.success(), "a system call was made, or the code failed: {status}"),
+    }
+}

@@ -1,0 +1,117 @@
+//! What the integration tests share: the page sizes to test on, a guard over the pool's counters, processes of
+//! their own for tests that change limits, mounts or signal handling.
+//!
+//! What cannot be tested here is printed as `skipped: ...`, past the harness's capture. With
+//! `HUGEARENA_REQUIRE_HUGE=1` (or a list of page sizes, such as `2M,1G`) such a skip is a failure instead.
+
+#![allow(unsafe_code)]
+// Each test binary uses a part.
+#![allow(dead_code, unused_imports)]
+
+pub mod child;
+pub mod machine;
+pub mod pool;
+
+use std::io::Write;
+
+use hugearena::PageSize;
+use hugearena::supply::Supply;
+
+pub use child::{Child, fork, without_system_calls};
+pub use pool::PoolUnchanged;
+
+/// What `HUGEARENA_REQUIRE_HUGE` asks for.
+fn required() -> Option<String> {
+    std::env::var("HUGEARENA_REQUIRE_HUGE").ok().filter(|text| !text.is_empty() && text != "0")
+}
+
+/// Prints why something is not tested here, or panics where everything has to be.
+pub fn skip(what: &str, reason: &str) {
+    assert!(required().is_none(), "HUGEARENA_REQUIRE_HUGE is set, and {what} cannot be tested: {reason}");
+    print_skip(what, reason);
+}
+
+/// Prints why a page size is not tested here, or panics if it has to be.
+pub fn skip_size(size: PageSize, reason: &str) {
+    let named = |text: String| text == "1" || text.split(',').any(|one| one.trim().parse() == Ok(size));
+    assert!(!required().is_some_and(named), "HUGEARENA_REQUIRE_HUGE names {size}, which cannot be tested: {reason}");
+    print_skip(&size.to_string(), reason);
+}
+
+fn print_skip(what: &str, reason: &str) {
+    // Not `eprintln`: the harness keeps what passing tests print by it to itself.
+    let _ = writeln!(std::io::stderr(), "skipped: {what}: {reason}");
+}
+
+/// Why `pages` pages of `size` cannot be had here, if so.
+pub fn missing(size: PageSize, pages: usize) -> Option<String> {
+    if !size.is_huge() {
+        return None;
+    }
+    let supply = Supply::read();
+    let available = supply.available_pages(size);
+    match supply.pool(size) {
+        None => Some("this kernel has no pages of that size".into()),
+        Some(_) if available < pages as u64 => Some(format!("{pages} pages needed, {available} available")),
+        Some(_) => None,
+    }
+}
+
+/// Runs `test` on base pages, and on 2 MiB and 1 GiB where the supply allows, one page size after the other and
+/// with no other test that touches the pool. `test` gets the size and how many pages it may use: `wanted`, but
+/// at most two of 1 GiB. The pool is as before when it returns.
+pub fn for_each_page_size(wanted: usize, mut test: impl FnMut(PageSize, usize)) {
+    for size in [PageSize::base(), PageSize::HUGE_2M, PageSize::HUGE_1G] {
+        let pages = if size >= PageSize::HUGE_1G { wanted.min(2) } else { wanted };
+        let _guard = PoolUnchanged::begin();
+        match missing(size, pages) {
+            Some(reason) => skip_size(size, &reason),
+            None => {
+                eprintln!("on {pages} pages of {size}");
+                test(size, pages);
+            }
+        }
+    }
+}
+
+/// Whether every byte is zero; fast in debug builds as well.
+pub fn is_zero(bytes: &[u8]) -> bool {
+    is_filled(bytes, 0)
+}
+
+/// Whether every byte is `fill`; fast in debug builds as well.
+pub fn is_filled(bytes: &[u8], fill: u8) -> bool {
+    let pattern = [fill; 4096];
+    bytes.chunks(pattern.len()).all(|part| part == &pattern[..part.len()])
+}
+
+/// Open descriptors of this process.
+pub fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Mappings of this process, one a line.
+pub fn mappings() -> String {
+    std::fs::read_to_string("/proc/self/maps").unwrap()
+}
+
+/// The smaps entry of the mapping that holds `address`.
+pub fn smaps_of(address: usize) -> Option<String> {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let is_header = |line: &str| line.split(' ').next().is_some_and(|word| word.contains('-'));
+    let holds = |line: &str| {
+        let (start, end) = line.split(' ').next()?.split_once('-')?;
+        let parse = |text| usize::from_str_radix(text, 16).ok();
+        Some((parse(start)?..parse(end)?).contains(&address))
+    };
+    let mut lines = smaps.lines().skip_while(|line| !(is_header(line) && holds(line) == Some(true)));
+    let header = lines.next()?;
+    Some(lines.take_while(|line| !is_header(line)).fold(header.to_string(), |text, line| text + "\n" + line))
+}
+
+/// The `VmFlags` of the mapping that holds `address`.
+pub fn vm_flags(address: usize) -> Vec<String> {
+    let entry = smaps_of(address).expect("the address is mapped");
+    let flags = entry.lines().find_map(|line| line.strip_prefix("VmFlags:")).expect("smaps has VmFlags");
+    flags.split_whitespace().map(str::to_owned).collect()
+}
