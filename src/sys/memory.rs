@@ -33,6 +33,8 @@ pub enum Anonymous {
     Base,
     /// Huge pages of this size, reserved now and populated as far as the kernel can (`MAP_POPULATE`).
     Huge(PageSize),
+    /// Huge pages of this size, reserved now, populated later.
+    HugeLazy(PageSize),
 }
 
 /// mmap(2): a new private anonymous mapping of `len` bytes at an address of the kernel's choice.
@@ -44,6 +46,7 @@ pub fn map_anonymous(len: usize, kind: Anonymous) -> Result<NonNull<u8>, Errno> 
     let (prot, flags) = match kind {
         Anonymous::Reserved => (libc::PROT_NONE, private | libc::MAP_NORESERVE),
         Anonymous::Base => (rw, private),
+        Anonymous::HugeLazy(size) => (rw, private | huge_flags(size)),
         Anonymous::Huge(size) => (rw, private | huge_flags(size) | libc::MAP_POPULATE),
     };
     // SAFETY: a mapping at an address of the kernel's choice touches no existing memory.
