@@ -26,6 +26,7 @@ mod kernel;
 mod method;
 mod order;
 mod pace;
+mod residency;
 
 use std::ops::ControlFlow;
 
@@ -74,7 +75,8 @@ pub unsafe fn clear(dst: *mut u8, len: usize, touch: FirstTouch) {
 /// As [`clear`].
 #[cold]
 unsafe fn clear_large(dst: *mut u8, len: usize, touch: FirstTouch) {
-    let method = Method::choose(len, false);
+    // SAFETY: the same contract; what the region holds does not matter to the choice.
+    let method = unsafe { Method::choose_for(dst, len) };
     // SAFETY: the same contract.
     let _ = unsafe { clear_with(dst, len, touch, &method, &mut Nothing.in_batches_of(usize::MAX)) };
 }

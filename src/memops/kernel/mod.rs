@@ -20,6 +20,13 @@ mod arch {
 
     pub(super) fn fence() {}
 
+    /// # Safety
+    ///
+    /// None needed.
+    pub(super) unsafe fn load_ticks(_at: *const u8) -> Option<u64> {
+        None
+    }
+
     pub(super) fn caches() -> super::Caches {
         super::Caches::default()
     }
@@ -206,6 +213,16 @@ impl Choice {
         self.0.store(std::ptr::from_ref(kernel.routines).cast_mut(), Ordering::Relaxed);
         kernel
     }
+}
+
+/// Ticks of the CPU's finest clock that a load at `at` takes, or `None` where none is fine enough.
+///
+/// # Safety
+///
+/// `at` is valid for reading a byte.
+pub(super) unsafe fn load_ticks(at: *const u8) -> Option<u64> {
+    // SAFETY: the caller's promise.
+    unsafe { arch::load_ticks(at) }
 }
 
 /// Sizes in bytes of the caches whose contents survive from clearing to first use.

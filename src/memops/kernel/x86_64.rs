@@ -296,6 +296,25 @@ fn leaf(number: u32, part: u32) -> Option<CpuidResult> {
     (highest & 0x8000_0000 == number & 0x8000_0000 && number <= highest).then(|| __cpuid_count(number, part))
 }
 
+/// Ticks of the time stamp counter that a load at `at` takes, about 30 of them for the measuring.
+///
+/// # Safety
+///
+/// `at` is valid for reading a byte.
+pub(super) unsafe fn load_ticks(at: *const u8) -> Option<u64> {
+    // SAFETY: SSE2 and the counter are in the architecture (a system that forbids user mode to read the counter
+    // does not run std's own clocks either). The load is the caller's promise; volatile, because nobody uses it.
+    unsafe {
+        // The fences keep the load between the readings (Intel SDM vol. 2, RDTSC; serializing on AMD under Linux).
+        _mm_lfence();
+        let start = _rdtsc();
+        _mm_lfence();
+        std::hint::black_box(at.read_volatile());
+        _mm_lfence();
+        Some(_rdtsc().wrapping_sub(start))
+    }
+}
+
 /// The data caches that CPUID describes: leaf 8000_001Dh on AMD with topology extensions, else leaf 4.
 pub(super) fn caches() -> Caches {
     let has_topology_extensions = leaf(0x8000_0001, 0).is_some_and(|leaf| leaf.ecx & 1 << 22 != 0);
