@@ -5,3 +5,5 @@ mod page_size;
 mod sys;
 pub use error::{Error, Result};
 pub use page_size::{PageSize, ParsePageSizeError};
+mod heap_stub;
+pub use heap_stub::{Arena, Builder, Chunk, FirstTouch, HeapStats, HugeAlloc};
