@@ -10,12 +10,18 @@ use crate::rounds::Rounds;
 pub fn table(rounds: &Rounds) -> String {
     let mut text = String::new();
     let job = rounds.example(Side::Huge);
-    let times =
-        if job.number("repeats") > 1.0 { format!(", indexed {} times", job.text("repeats")) } else { String::new() };
-    let _ = writeln!(text, "Index of {} of text under {}{times}:", mib(job.number("text")), job.text("root"));
+    let _ = writeln!(
+        text,
+        "Index of {} files of {} under {},",
+        job.text("files"),
+        job.text("files_total"),
+        job.text("root")
+    );
+    let times = if job.text("repeats") == "1" { "once".to_owned() } else { format!("{} times", job.text("repeats")) };
+    let _ = writeln!(text, "{} of text, indexed {times}:", mib(job.number("text")));
     let counts = ["documents", "terms", "postings"].map(|name| format!("{} {name}", grouped(job.number(name))));
     let _ = writeln!(text, "{}; {} queries.", counts.join(", "), grouped(job.number("asked")));
-    let _ = writeln!(text, "Medians of {} interleaved runs; every run gave the same answers.\n", rounds.len());
+    let _ = writeln!(text, "Medians of {} interleaved rounds; every run gave the same answers.\n", rounds.runs.len());
     row(&mut text, ["", "libc malloc", "HugeAlloc", "gain"]);
     for line in lines(rounds) {
         row(&mut text, line.each_ref().map(String::as_str));
