@@ -15,6 +15,13 @@ pub struct Source {
     pub limit_bytes: u64,
 }
 
+/// What a [`Source`] yields.
+pub struct Files {
+    pub taken: Vec<PathBuf>,
+    /// How many there would be without the limit.
+    pub total: usize,
+}
+
 impl Source {
     /// Every text file under `root`.
     pub fn under(root: PathBuf, limit_bytes: u64) -> Source {
@@ -31,17 +38,18 @@ impl Source {
         Source { root, extension: Some("rs"), limit_bytes }
     }
 
-    /// The files, in the order of their paths: every process that asks gets the same list.
-    pub fn files(&self) -> io::Result<Vec<PathBuf>> {
+    /// The files, in the order of their paths until the limit is reached: every process that asks gets the same.
+    pub fn files(&self) -> io::Result<Files> {
         let mut found = Vec::new();
         self.walk(&self.root, &mut found)?;
         found.sort();
+        let total = found.len();
         let mut room = self.limit_bytes;
         let fits = |(path, bytes): (PathBuf, u64)| {
             room = room.checked_sub(bytes)?;
             Some(path)
         };
-        Ok(found.into_iter().map_while(fits).collect())
+        Ok(Files { taken: found.into_iter().map_while(fits).collect(), total })
     }
 
     fn walk(&self, directory: &Path, found: &mut Vec<(PathBuf, u64)>) -> io::Result<()> {

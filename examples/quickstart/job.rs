@@ -25,7 +25,7 @@ pub fn build(options: &Options, readings: &mut Readings) -> Result<Index, String
     let wanted = options.heap_mib << 20;
     let mut repeats = 0;
     while index.held_bytes() < wanted {
-        for path in &files {
+        for path in &files.taken {
             if let Some(text) = corpus::read(path) {
                 index.add(path.clone(), &text);
             }
@@ -38,6 +38,8 @@ pub fn build(options: &Options, readings: &mut Readings) -> Result<Index, String
     }
     readings.set_time("build", start.elapsed());
     readings.set("root", source.root.display());
+    readings.set("files", files.taken.len());
+    readings.set("files_total", files.total);
     readings.set("text", index.text_bytes() / repeats);
     readings.set("repeats", repeats);
     readings.set("documents", index.documents());

@@ -15,18 +15,23 @@ mod chooser;
 mod corpus;
 mod index;
 mod job;
+mod judge;
 mod measure;
+mod memory;
 mod options;
 mod prng;
 mod progress;
 mod report;
 mod rounds;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use chooser::Chooser;
 use measure::Readings;
 use options::{HELP, Options};
+use progress::Progress;
+use rounds::Rounds;
 
 #[global_allocator]
 static GLOBAL: Chooser = Chooser::new();
@@ -44,7 +49,8 @@ fn main() -> ExitCode {
 fn run() -> Result<ExitCode, String> {
     let mut arguments = std::env::args_os().skip(1).peekable();
     let is_child = arguments.next_if(|first| first == rounds::CHILD).is_some();
-    let options = Options::parse(arguments)?;
+    let given: Vec<OsString> = arguments.collect();
+    let options = Options::parse(given.iter().cloned())?;
     if is_child {
         return child(&options).map(|()| ExitCode::SUCCESS);
     }
@@ -52,7 +58,9 @@ fn run() -> Result<ExitCode, String> {
         print!("{HELP}");
         return Ok(ExitCode::SUCCESS);
     }
-    let rounds = rounds::run(&options)?;
+    warm_page_cache(&options)?;
+    let rounds = rounds::run(options.runs(), &given)?;
+    same_answers(&rounds)?;
     print!("{}", report::table(&rounds));
     if !options.check {
         return Ok(ExitCode::SUCCESS);
@@ -60,6 +68,27 @@ fn run() -> Result<ExitCode, String> {
     let verdict = check::verdict(&rounds);
     print!("\n{}", verdict.text);
     Ok(if verdict.all_met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Reads every file once, so that no run waits for the disk.
+fn warm_page_cache(options: &Options) -> Result<(), String> {
+    let source = options.source();
+    let files = source.files().map_err(|error| format!("{}: {error}", source.root.display()))?;
+    let mut progress = Progress::new("reading the files once:");
+    for (done, path) in files.taken.iter().enumerate() {
+        corpus::read(path);
+        progress.at(done, files.taken.len());
+    }
+    Ok(())
+}
+
+fn same_answers(rounds: &Rounds) -> Result<(), String> {
+    let mut checksums = rounds.runs.iter().flatten().map(|run| run.text("checksum"));
+    let first = checksums.next().unwrap_or_default();
+    if checksums.all(|checksum| checksum == first) {
+        return Ok(());
+    }
+    Err("two runs gave different answers: the files changed meanwhile, or memory was corrupted".to_owned())
 }
 
 /// Does the job once, prints what it took, and ends like any program does: by dropping what it made.
@@ -77,10 +106,13 @@ fn child(options: &Options) -> Result<(), String> {
 fn read_memory(readings: &mut Readings) {
     let stats = GLOBAL.huge().stats();
     readings.set("allocator", GLOBAL.side().value());
-    readings.set("page_faults", measure::page_faults());
-    readings.set("resident_peak", measure::proc_bytes("status", "VmHWM"));
-    readings.set("hugetlb", measure::proc_bytes("status", "HugetlbPages"));
-    readings.set("transparent", measure::proc_bytes("smaps_rollup", "AnonHugePages"));
+    readings.set("page_faults", memory::page_faults());
+    let resident = memory::proc_bytes("status", "VmHWM");
+    let hugetlb = memory::proc_bytes("status", "HugetlbPages");
+    readings.set("resident_peak", resident);
+    readings.set("hugetlb", hugetlb);
+    readings.set("peak", resident + hugetlb);
+    readings.set("transparent", memory::proc_bytes("smaps_rollup", "AnonHugePages"));
     readings.set("heap_mapped", stats.mapped_bytes);
     readings.set("heap_live", stats.live_bytes);
     readings.set("heap_2m", stats.huge_2m_bytes);

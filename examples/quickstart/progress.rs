@@ -2,13 +2,6 @@
 
 use std::io::{IsTerminal, Write, stderr};
 
-/// A line that stays.
-pub fn note(text: &str) {
-    if stderr().is_terminal() {
-        eprintln!("{text}");
-    }
-}
-
 /// Silent unless standard error is a terminal; cleared when dropped.
 pub struct Progress {
     what: &'static str,

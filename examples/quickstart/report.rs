@@ -10,12 +10,18 @@ use crate::rounds::Rounds;
 pub fn table(rounds: &Rounds) -> String {
     let mut text = String::new();
     let job = rounds.example(Side::Huge);
-    let times =
-        if job.number("repeats") > 1.0 { format!(", indexed {} times", job.text("repeats")) } else { String::new() };
-    let _ = writeln!(text, "Index of {} of text under {}{times}:", mib(job.number("text")), job.text("root"));
+    let _ = writeln!(
+        text,
+        "Index of {} files of {} under {},",
+        job.text("files"),
+        job.text("files_total"),
+        job.text("root")
+    );
+    let times = if job.text("repeats") == "1" { "once".to_owned() } else { format!("{} times", job.text("repeats")) };
+    let _ = writeln!(text, "{} of text, indexed {times}:", mib(job.number("text")));
     let counts = ["documents", "terms", "postings"].map(|name| format!("{} {name}", grouped(job.number(name))));
     let _ = writeln!(text, "{}; {} queries.", counts.join(", "), grouped(job.number("asked")));
-    let _ = writeln!(text, "Medians of {} interleaved runs; every run gave the same answers.\n", rounds.len());
+    let _ = writeln!(text, "Medians of {} interleaved rounds; every run gave the same answers.\n", rounds.runs.len());
     row(&mut text, ["", "libc malloc", "HugeAlloc", "gain"]);
     for line in lines(rounds) {
         row(&mut text, line.each_ref().map(String::as_str));
@@ -64,25 +70,17 @@ fn backing(rounds: &Rounds) -> Vec<[String; 4]> {
 }
 
 fn backing_of(run: &Readings) -> Vec<String> {
-    let gigantic = run.number("heap_1g");
-    let huge = (run.number("hugetlb") - gigantic).max(0.0);
+    let huge = run.number("hugetlb");
     let transparent = run.number("transparent");
     let base = (run.number("resident_peak") - transparent).max(0.0);
-    let kinds = [("1 GiB pages", gigantic), ("2 MiB pages", huge), ("transparent", transparent), ("base pages", base)];
+    let kinds = [("2 MiB pages", huge), ("transparent", transparent), ("base pages", base)];
     kinds.iter().filter(|(_, bytes)| *bytes >= 1.0).map(|(name, bytes)| format!("{name} {}", mib(*bytes))).collect()
 }
 
-/// Taken from the kernel's count; the page size follows from what the heap says it holds.
+/// Taken from the kernel's count.
 fn huge_pages(run: &Readings) -> String {
-    let gigantic = run.number("heap_1g");
-    let pages_2m = (run.number("hugetlb") - gigantic).max(0.0) / f64::from(1 << 21);
-    let pages_1g = gigantic / f64::from(1 << 30);
-    match (pages_1g > 0.0, pages_2m > 0.0) {
-        (true, true) => format!("{} x 1G, {} x 2M", grouped(pages_1g), grouped(pages_2m)),
-        (true, false) => format!("{} x 1G", grouped(pages_1g)),
-        (false, true) => format!("{} x 2M", grouped(pages_2m)),
-        (false, false) => "0".to_owned(),
-    }
+    let pages = run.number("hugetlb") / f64::from(1 << 21);
+    if pages > 0.0 { format!("{} x 2M", grouped(pages)) } else { "0".to_owned() }
 }
 
 fn fallbacks(run: &Readings) -> String {

@@ -1,0 +1,36 @@
+//! Chunks: what claiming and releasing costs, alone and with clearing.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, Throughput};
+use hugearena::{Arena, FirstTouch, PageSize};
+
+const CAPACITY: usize = 64 << 20;
+
+pub fn group(criterion: &mut Criterion) {
+    let arena = match Arena::builder().page_size(PageSize::HUGE_2M).capacity(CAPACITY).open() {
+        Ok(arena) => arena,
+        Err(error) => return println!("arena: skipped, {error}"),
+    };
+    let mut group = criterion.benchmark_group("arena");
+    group.bench_function("claim_release/2M", |bencher| {
+        bencher.iter(|| drop(black_box(arena.claim(1).expect("a chunk is free"))));
+    });
+    group.throughput(Throughput::Bytes(PageSize::HUGE_2M.bytes() as u64));
+    group.bench_function("claim_zeroed/2M", |bencher| bencher.iter_custom(|count| claim_zeroed(&arena, count)));
+}
+
+/// The time that `count` claims of zeroed chunks take. Each chunk is made dirty all over, outside the time, before
+/// it goes back, because one that was only looked at may stay clean.
+fn claim_zeroed(arena: &Arena, count: u64) -> Duration {
+    let mut spent = Duration::ZERO;
+    for _ in 0..count {
+        let start = Instant::now();
+        let mut chunk = arena.claim_zeroed(1, FirstTouch::unknown()).expect("a chunk is free");
+        spent += start.elapsed();
+        assert!(chunk.iter().step_by(4096).all(|byte| *byte == 0), "a zeroed chunk was not zero");
+        chunk.fill(0xff);
+    }
+    spent
+}
