@@ -92,7 +92,8 @@ fn seconds(nanoseconds: f64) -> String {
 }
 
 fn mib(bytes: f64) -> String {
-    format!("{:.0} MiB", bytes / f64::from(1 << 20))
+    let mib = bytes / f64::from(1 << 20);
+    format!("{mib:.*} MiB", usize::from(mib < 10.0))
 }
 
 /// A count with its thousands separated.
