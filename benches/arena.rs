@@ -4,12 +4,13 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
+use hugearena::backing::BackingKind;
 use hugearena::{Arena, FirstTouch, PageSize};
 
 const CAPACITY: usize = 64 << 20;
 
 pub fn group(criterion: &mut Criterion) {
-    let arena = match Arena::builder().page_size(PageSize::HUGE_2M).capacity(CAPACITY).open() {
+    let arena = match open() {
         Ok(arena) => arena,
         Err(error) => return println!("arena: skipped, {error}"),
     };
@@ -21,6 +22,12 @@ pub fn group(criterion: &mut Criterion) {
     group.bench_function("claim_zeroed/2M", |bencher| bencher.iter_custom(|count| claim_zeroed(&arena, count)));
 }
 
+/// Private memory, so that the benches may look at it through slices.
+fn open() -> hugearena::Result<Arena> {
+    let private = BackingKind::Anonymous;
+    Arena::builder().page_size(PageSize::HUGE_2M).capacity(CAPACITY).backing(private).open()
+}
+
 /// The time that `count` claims of zeroed chunks take. Each chunk is made dirty all over, outside the time, before
 /// it goes back, because one that was only looked at may stay clean.
 fn claim_zeroed(arena: &Arena, count: u64) -> Duration {
@@ -29,8 +36,9 @@ fn claim_zeroed(arena: &Arena, count: u64) -> Duration {
         let start = Instant::now();
         let mut chunk = arena.claim_zeroed(1, FirstTouch::unknown()).expect("a chunk is free");
         spent += start.elapsed();
-        assert!(chunk.iter().step_by(4096).all(|byte| *byte == 0), "a zeroed chunk was not zero");
-        chunk.fill(0xff);
+        let bytes = chunk.as_mut_slice().expect("anonymous memory is private");
+        assert!(bytes.iter().step_by(4096).all(|byte| *byte == 0), "a zeroed chunk was not zero");
+        bytes.fill(0xff);
     }
     spent
 }
