@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use support::machine::Mounted;
-use support::{Child, for_each_page_size, is_filled, without_system_calls};
+use support::{Child, for_each_page_size, is_filled};
 
 const KINDS: [BackingKind; 2] = [BackingKind::Memfd, BackingKind::Anonymous];
 const POPULATES: [Populate; 2] = [Populate::Eager, Populate::Lazy];
@@ -588,23 +588,4 @@ fn on_each_mount(test: impl Fn(PageSize, &Path)) {
             None => test(size, Mounted::hugetlbfs(size, "", 0).path()),
         }
     }
-}
-
-#[test]
-fn claim_and_release_make_no_system_call() {
-    for_each_page_size(4, |size, pages| {
-        for kind in KINDS {
-            // Opened by the process that claims: a child has no shared memory of its parent's.
-            let open = || builder(size, pages).backing(kind.clone()).open().unwrap();
-            let rounds = if size.is_huge() { 20 } else { 1_000 };
-            without_system_calls(open, |arena| {
-                for _ in 0..1_000 {
-                    std::hint::black_box((arena.claim(1), arena.claim(pages)));
-                }
-                for _ in 0..rounds {
-                    std::hint::black_box(arena.claim_zeroed(pages, FirstTouch::unknown()));
-                }
-            });
-        }
-    });
 }
