@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use support::machine::Mounted;
-use support::{Child, for_each_page_size, is_filled, without_system_calls};
+use support::{Child, for_each_page_size, is_filled};
 
 const KINDS: [BackingKind; 2] = [BackingKind::Memfd, BackingKind::Anonymous];
 const POPULATES: [Populate; 2] = [Populate::Eager, Populate::Lazy];
@@ -378,6 +378,7 @@ fn safe_slices_are_for_private_memory_only() {
         assert_eq!(private.arena().memory_class(), MemoryClass::Private);
         private.as_mut_slice().unwrap()[size.bytes() - 1] = 5;
         assert_eq!(private.as_slice().map(|bytes| (bytes.len(), bytes[size.bytes() - 1])), Some((size.bytes(), 5)));
+        drop(private);
         let mut shared = open(size, pages).claim(1).unwrap();
         assert_eq!(shared.arena().memory_class(), MemoryClass::Shared);
         assert!(shared.as_slice().is_none() && shared.as_mut_slice().is_none());
@@ -413,6 +414,11 @@ fn a_forked_child_has_no_shared_memory() {
 fn a_forked_child_has_its_own_copy_of_private_memory() {
     // The child's copy takes pages from the pool as well.
     for_each_page_size(4, |size, pages| {
+        if size >= PageSize::HUGE_1G {
+            // Seen on a virtual machine (6.18): children read zeroes from private pages of 1 GiB, now and then,
+            // and twenty lines of C without this crate show the same.
+            return;
+        }
         let pages = pages / 2;
         let arena = open_private(size, pages);
         let mut chunk = arena.claim(1).unwrap();
@@ -543,10 +549,13 @@ fn pages_that_are_not_there_are_an_error_or_stand_ins_that_say_why() {
 fn a_gibibyte_on_smaller_huge_pages_is_still_aligned_to_a_gibibyte() {
     Child::new().needs_pages(PageSize::HUGE_2M, 512).run(|| {
         let supply = Supply::read();
-        let gigantic = supply.available_pages(PageSize::HUGE_1G) as usize;
-        if supply.pool(PageSize::HUGE_1G).is_none() || gigantic > 0 {
-            return support::skip_size(PageSize::HUGE_2M, "there are pages of 1G: nothing has to stand in for them");
+        if supply.pool(PageSize::HUGE_1G).is_none() {
+            return support::skip_size(PageSize::HUGE_1G, "this kernel has no pages of that size");
         }
+        // None of 1 GiB is left for the others.
+        let available = supply.available_pages(PageSize::HUGE_1G) as usize;
+        let hog = builder(PageSize::HUGE_1G, available.max(1)).populate(Populate::Lazy).open();
+        assert_eq!(hog.is_ok(), available > 0);
         for kind in KINDS {
             let arena = Arena::builder().page_size(PageSize::HUGE_1G).capacity(1 << 30).backing(kind);
             let arena = arena.populate(Populate::Lazy).open().unwrap();
@@ -588,23 +597,4 @@ fn on_each_mount(test: impl Fn(PageSize, &Path)) {
             None => test(size, Mounted::hugetlbfs(size, "", 0).path()),
         }
     }
-}
-
-#[test]
-fn claim_and_release_make_no_system_call() {
-    for_each_page_size(4, |size, pages| {
-        for kind in KINDS {
-            // Opened by the process that claims: a child has no shared memory of its parent's.
-            let open = || builder(size, pages).backing(kind.clone()).open().unwrap();
-            let rounds = if size.is_huge() { 20 } else { 1_000 };
-            without_system_calls(open, |arena| {
-                for _ in 0..1_000 {
-                    std::hint::black_box((arena.claim(1), arena.claim(pages)));
-                }
-                for _ in 0..rounds {
-                    std::hint::black_box(arena.claim_zeroed(pages, FirstTouch::unknown()));
-                }
-            });
-        }
-    });
 }

@@ -47,8 +47,8 @@ pub(crate) struct Mapping {
 
 #[derive(Debug)]
 enum Memory {
-    /// hugetlb: the kernel aligns to the page, whole pages are what memmap2 gets and unmaps.
-    Huge(ManuallyDrop<MmapRaw>),
+    /// The kernel aligns to the page; whole pages are what memmap2 gets and unmaps.
+    Anywhere(ManuallyDrop<MmapRaw>),
     /// Pages at an address that is aligned like the larger ones they stand in for.
     Placed(Reservation),
 }
@@ -68,9 +68,9 @@ impl Mapping {
             let limit = diagnose_since(&refusals, errno, size, needed, directory.as_deref());
             Error::new(operation, format!("{pages} pages of {size}")).os(errno).limited_by(limit)
         };
-        // The kernel aligns hugetlb pages to themselves.
-        let is_aligned = size.is_huge() && options.align <= size;
-        let mapped = if is_aligned { map_huge(&backing, options) } else { map_placed(&backing, options) };
+        // The kernel aligns pages to themselves.
+        let stands_in = options.align > size;
+        let mapped = if stands_in { map_placed(&backing, options) } else { map_anywhere(&backing, options) };
         let memory = match mapped {
             Ok(memory) => memory,
             Err(errno) => return Err(failed(Operation::Map, errno)),
@@ -92,7 +92,7 @@ impl Mapping {
     pub(crate) fn start(&self) -> NonNull<u8> {
         match &self.memory {
             // SAFETY: mmap never returns null for a mapping.
-            Memory::Huge(mapped) => unsafe { NonNull::new_unchecked(mapped.as_mut_ptr()) },
+            Memory::Anywhere(mapped) => unsafe { NonNull::new_unchecked(mapped.as_mut_ptr()) },
             Memory::Placed(range) => range.base(),
         }
     }
@@ -142,14 +142,14 @@ impl Drop for Mapping {
         // SAFETY: whoever drops the mapping says that nobody uses it; its memory is dropped once, here.
         unsafe {
             match &mut self.memory {
-                Memory::Huge(mapped) => ManuallyDrop::drop(mapped),
+                Memory::Anywhere(mapped) => ManuallyDrop::drop(mapped),
                 Memory::Placed(range) => range.unmap(),
             }
         }
     }
 }
 
-fn map_huge(backing: &Backing, options: Options) -> std::result::Result<Memory, Errno> {
+fn map_anywhere(backing: &Backing, options: Options) -> std::result::Result<Memory, Errno> {
     let mut request = MmapOptions::new();
     request.len(backing.len_bytes());
     if options.eager {
@@ -157,10 +157,13 @@ fn map_huge(backing: &Backing, options: Options) -> std::result::Result<Memory, 
     }
     let mapped = match backing.fd() {
         Some(file) => request.map_raw(&file),
-        None => request.huge(Some(backing.page_size().log2() as u8)).map_anon().map(MmapRaw::from),
+        None if backing.page_size().is_huge() => {
+            request.huge(Some(backing.page_size().log2() as u8)).map_anon().map(MmapRaw::from)
+        }
+        None => request.map_anon().map(MmapRaw::from),
     };
     match mapped {
-        Ok(mapped) => Ok(Memory::Huge(ManuallyDrop::new(mapped))),
+        Ok(mapped) => Ok(Memory::Anywhere(ManuallyDrop::new(mapped))),
         Err(error) => Err(error.raw_os_error().map_or(sys::EINVAL, Errno)),
     }
 }

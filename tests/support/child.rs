@@ -192,6 +192,14 @@ pub fn wait_for(child: libc::pid_t) -> ExitStatus {
 /// Proves that `body` makes no system call: it runs in a forked process, in seccomp's strict mode, where every
 /// call but read, write and exit is the end. `warm_up` runs before.
 pub fn without_system_calls<T>(warm_up: impl FnOnce() -> T, body: impl FnOnce(&mut T)) {
+    match in_strict_mode(warm_up, body) {
+        None => skip("system calls", "seccomp is not allowed here"),
+        Some(status) => assert!(status.success(), "a system call was made, or the code failed: {status}"),
+    }
+}
+
+/// How a process ended that ran `body` in seccomp's strict mode; `None` where there is no such mode.
+pub fn in_strict_mode<T>(warm_up: impl FnOnce() -> T, body: impl FnOnce(&mut T)) -> Option<ExitStatus> {
     const NO_SECCOMP: i32 = 77;
     let status = fork(|| {
         let mut state = warm_up();
@@ -204,8 +212,5 @@ pub fn without_system_calls<T>(warm_up: impl FnOnce() -> T, body: impl FnOnce(&m
         unsafe { libc::syscall(libc::SYS_exit, 0) };
         unreachable!("the process has ended");
     });
-    match status.code() {
-        Some(NO_SECCOMP) => skip("system calls", "seccomp is not allowed here"),
-        _ => assert!(status.success(), "a system call was made, or the code failed: {status}"),
-    }
+    (status.code() != Some(NO_SECCOMP)).then_some(status)
 }

@@ -35,12 +35,12 @@ pub fn skip(what: &str, reason: &str) {
 pub fn skip_size(size: PageSize, reason: &str) {
     let named = |text: String| text == "1" || text.split(',').any(|one| one.trim().parse() == Ok(size));
     assert!(!required().is_some_and(named), "HUGEARENA_REQUIRE_HUGE names {size}, which cannot be tested: {reason}");
-    print_skip(&size.to_string(), reason);
+    print_skip(&format!("{size} pages"), reason);
 }
 
 fn print_skip(what: &str, reason: &str) {
-    // Not `eprintln`: the harness keeps what passing tests print by it to itself.
-    let _ = writeln!(std::io::stderr(), "skipped: {what}: {reason}");
+    // Not `eprintln`: the harness keeps what passing tests print by it to itself. In one call, for threads print.
+    let _ = std::io::stderr().write_all(format!("skipped: {what}: {reason}\n").as_bytes());
 }
 
 /// Why `pages` pages of `size` cannot be had here, if so.
@@ -65,13 +65,18 @@ pub fn for_each_page_size(wanted: usize, mut test: impl FnMut(PageSize, usize)) 
         let pages = if size >= PageSize::HUGE_1G { wanted.min(2) } else { wanted };
         let _guard = PoolUnchanged::begin();
         match missing(size, pages) {
-            Some(reason) => skip_size(size, &reason),
+            Some(reason) => skip_size(size, &format!("{}: {reason}", current_test())),
             None => {
                 eprintln!("on {pages} pages of {size}");
                 test(size, pages);
             }
         }
     }
+}
+
+/// The harness names threads after tests.
+fn current_test() -> String {
+    std::thread::current().name().unwrap_or("a test").into()
 }
 
 /// Whether every byte is zero; fast in debug builds as well.

@@ -1,0 +1,61 @@
+//! The tools of the other tests notice what they are there to notice.
+
+#![allow(unsafe_code)]
+
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use hugearena::backing::BackingKind;
+use hugearena::{Arena, PageSize};
+
+use support::{Child, PoolUnchanged};
+
+fn panics(body: impl FnOnce()) -> bool {
+    catch_unwind(AssertUnwindSafe(body)).is_err()
+}
+
+#[test]
+fn a_child_that_fails_is_noticed() {
+    assert!(panics(|| Child::new().run(|| panic!("as it should"))));
+    assert!(!support::child::is_child(), "the child fails as well");
+}
+
+#[test]
+fn a_child_that_is_killed_is_noticed() {
+    assert!(panics(|| Child::new().run(|| std::process::abort())));
+}
+
+#[test]
+fn a_system_call_is_noticed() {
+    let call = |(): &mut ()| {
+        // SAFETY: no preconditions.
+        std::hint::black_box(unsafe { libc::getppid() });
+    };
+    let signal = |status| std::os::unix::process::ExitStatusExt::signal(&status);
+    match support::child::in_strict_mode(|| (), call) {
+        None => support::skip("system calls", "seccomp is not allowed here"),
+        Some(status) => assert_eq!(signal(status), Some(libc::SIGKILL)),
+    }
+}
+
+#[test]
+fn pages_that_are_lost_are_noticed() {
+    Child::new().needs_pages(PageSize::HUGE_2M, 4).run(|| {
+        let builder = Arena::builder().capacity(4 << 20).backing(BackingKind::Anonymous).strict();
+        let lose = || {
+            let _guard = PoolUnchanged::begin();
+            std::mem::forget(builder.clone().open().unwrap());
+        };
+        // Once more if another process changed the pool in that second.
+        assert!(panics(lose) || panics(lose));
+    });
+}
+
+#[test]
+fn a_pool_can_be_made_short() {
+    Child::new().pool_of(1).run(|| {
+        let open = |pages: usize| Arena::builder().capacity(pages << 21).strict().open();
+        assert!(open(2).is_err() && open(1).is_ok());
+    });
+}
