@@ -57,7 +57,7 @@ mod page_size;
 pub mod supply;
 mod sys;
 
-pub use arena::{Arena, ArenaBuilder, Chunk, Populate};
+pub use arena::{Arena, ArenaBuilder, Chunk, Populate, Worker, ZeroingChunk};
 pub use error::{Error, Result};
 pub use heap::{HeapStats, HugeAlloc};
 pub use memops::FirstTouch;

@@ -28,9 +28,11 @@ const EXCEPTIONS: [(&str, &str); 2] = [
 const FORBIDDEN: [(&str, &str); 1] = [("heap", "arena")];
 
 /// The files that contain unsafe code, tests apart.
-const UNSAFE: [&str; 23] = [
+const UNSAFE: [&str; 26] = [
     "arena/chunk.rs",
     "arena/mod.rs",
+    "arena/scrub.rs",
+    "arena/zeroing.rs",
     "heap/central.rs",
     "heap/fork.rs",
     "heap/growth.rs",
@@ -48,6 +50,7 @@ const UNSAFE: [&str; 23] = [
     "memops/kernel/portable.rs",
     "memops/kernel/x86_64.rs",
     "memops/mod.rs",
+    "memops/residency.rs",
     "sys/file.rs",
     "sys/memory.rs",
     "sys/mod.rs",

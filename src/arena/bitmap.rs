@@ -14,11 +14,15 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use std::time::Duration;
 
 use crossbeam::utils::{Backoff, CachePadded};
 
 const WORD: usize = u64::BITS as usize;
+
+/// How long a claim sleeps at a time when all that is free is held for a moment by somebody else.
+const WAIT: Duration = Duration::from_micros(20);
 
 /// A page's contents, as known when it was claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +65,14 @@ pub(crate) struct Bitmap {
     hint: CachePadded<AtomicUsize>,
     /// Shared: claims of runs that hold pages they may have to give back.
     runs_in_flight: CachePadded<AtomicUsize>,
-    /// Shared: releases, and runs given back; when it changes, a failed search is worth repeating.
+    /// Shared: pages released so far, and runs given back; when it changes, a failed search is worth repeating.
     returns: CachePadded<AtomicUsize>,
+    /// The low half of `returns` when a page was last released. Written by the page's owner.
+    stamps: Box<[AtomicU32]>,
+    /// Shared: pages that the scrubber holds, and would give up for a claim.
+    scrubbing: CachePadded<AtomicUsize>,
+    /// Shared: claims that wait for pages which somebody holds only for a moment.
+    waiting: CachePadded<AtomicUsize>,
     /// Claims of runs go one at a time: two that overlap would both fail on each other's half.
     run_claims: Mutex<()>,
 }
@@ -79,26 +89,50 @@ impl Bitmap {
             hint: CachePadded::default(),
             runs_in_flight: CachePadded::default(),
             returns: CachePadded::default(),
+            stamps: (0..pages).map(|_| AtomicU32::new(0)).collect(),
+            scrubbing: CachePadded::default(),
+            waiting: CachePadded::default(),
             run_claims: Mutex::new(()),
         }
     }
 
     /// Claims `count` adjacent pages, at least one; returns the first, or `None` when there are none.
     pub(crate) fn claim(&self, count: usize, prefer: Prefer) -> Option<usize> {
+        let returns = self.returns.load(SeqCst);
+        self.search(count, prefer).or_else(|| self.claim_slow(count, prefer, returns))
+    }
+
+    /// Looks again as long as pages may have been missed: those that a run or the scrubber held and gave back,
+    /// and those that were released behind the search. `returns` is from before the search that found nothing.
+    #[cold]
+    fn claim_slow(&self, count: usize, prefer: Prefer, mut returns: usize) -> Option<usize> {
         let backoff = Backoff::new();
-        loop {
-            let returns = self.returns.load(SeqCst);
-            let found = match count {
-                0 => return None,
-                1 => self.claim_one(prefer),
-                _ => self.claim_run(count),
-            };
-            // Pages that a run held and gave back, or that were released behind the search, were missed.
-            let unsettled = self.runs_in_flight.load(SeqCst) != 0 || self.returns.load(SeqCst) != returns;
-            if found.is_some() || !unsettled {
-                return found;
+        self.waiting.fetch_add(1, SeqCst);
+        let found = loop {
+            let held = self.runs_in_flight.load(SeqCst) + self.scrubbing.load(SeqCst);
+            let now = self.returns.load(SeqCst);
+            if held == 0 && now == returns {
+                break None;
+            }
+            returns = now;
+            if backoff.is_completed() {
+                // Whoever holds the page may need this CPU to go on: the scrubber runs only where nobody else does.
+                std::thread::sleep(WAIT);
             }
             backoff.snooze();
+            if let Some(first) = self.search(count, prefer) {
+                break Some(first);
+            }
+        };
+        self.waiting.fetch_sub(1, SeqCst);
+        found
+    }
+
+    fn search(&self, count: usize, prefer: Prefer) -> Option<usize> {
+        match count {
+            0 => None,
+            1 => self.claim_one(prefer),
+            _ => self.claim_run(count),
         }
     }
 
@@ -126,11 +160,47 @@ impl Bitmap {
 
     /// Gives `count` claimed pages back, dirty unless they were never looked at.
     pub(crate) fn release(&self, first: usize, count: usize) {
-        for (word, mask) in masks(first, count) {
-            // Release pairs with the acquire of the claim: the next owner sees all that this one wrote.
-            self.free[word].fetch_or(mask, Release);
+        let stamp = self.returns.load(Relaxed) as u32;
+        for page in &self.stamps[first..first + count] {
+            page.store(stamp, Relaxed);
         }
-        self.returns.fetch_add(1, SeqCst);
+        self.give_back(first, count);
+    }
+
+    /// How many pages have been released since a page that the caller has claimed was, modulo 2^32.
+    pub(crate) fn released_since(&self, page: usize) -> u32 {
+        (self.returns.load(Relaxed) as u32).wrapping_sub(self.stamps[page].load(Relaxed))
+    }
+
+    /// Claims a dirty page to be zeroed while nobody needs it. Until [`end_scrub`](Self::end_scrub) it counts
+    /// as available: claims that find nothing else wait for it.
+    pub(crate) fn begin_scrub(&self) -> Option<usize> {
+        // First, so that no claim sees the page gone and nobody holding it.
+        self.scrubbing.fetch_add(1, SeqCst);
+        let page = self.claim_one_of(|word| !self.zero[word].load(Relaxed));
+        if page.is_none() {
+            self.scrubbing.fetch_sub(1, SeqCst);
+        }
+        page
+    }
+
+    /// Gives a page back that [`begin_scrub`](Self::begin_scrub) claimed, zeroed or as it was.
+    pub(crate) fn end_scrub(&self, page: usize, zeroed: bool) {
+        if zeroed {
+            self.mark_zeroed(page);
+        }
+        self.give_back(page, 1);
+        self.scrubbing.fetch_sub(1, SeqCst);
+    }
+
+    /// Records that a page which the caller has claimed holds zeroes.
+    pub(crate) fn mark_zeroed(&self, page: usize) {
+        self.zero[page / WORD].fetch_or(1 << (page % WORD), Relaxed);
+    }
+
+    /// Whether a claim waits for pages that are held for a moment.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.waiting.load(Relaxed) != 0
     }
 
     /// Counts the pages by state.
@@ -236,9 +306,11 @@ impl Bitmap {
 
     fn give_back(&self, first: usize, count: usize) {
         for (word, mask) in masks(first, count) {
+            // Release pairs with the acquire of the claim: the next owner sees all that this one wrote.
             self.free[word].fetch_or(mask, Release);
         }
-        self.returns.fetch_add(1, SeqCst);
+        // At least one, so that who searched meanwhile sees a change.
+        self.returns.fetch_add(count.max(1), SeqCst);
     }
 }
 

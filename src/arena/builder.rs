@@ -47,6 +47,7 @@ pub struct ArenaBuilder {
     populate: Populate,
     strict: bool,
     dump: bool,
+    zero_on_release: bool,
 }
 
 impl ArenaBuilder {
@@ -58,6 +59,7 @@ impl ArenaBuilder {
             populate: Populate::default(),
             strict: false,
             dump: false,
+            zero_on_release: false,
         }
     }
 
@@ -97,6 +99,13 @@ impl ArenaBuilder {
     /// Leaves the memory in core dumps, which leave out shared arenas by default.
     pub fn include_in_core_dumps(mut self) -> ArenaBuilder {
         self.dump = true;
+        self
+    }
+
+    /// Zeroes every chunk the moment it is released, for memory that holds secrets; the pages are clean then. The
+    /// release pays for it. Not optimized away; copies in caches, registers and swap are not its business.
+    pub fn zero_on_release(mut self) -> ArenaBuilder {
+        self.zero_on_release = true;
         self
     }
 
@@ -166,7 +175,7 @@ impl ArenaBuilder {
             populated: self.populate == Populate::Eager,
             declined,
         };
-        Arena::new(mapping, self.page_size, pages, obtained)
+        Arena::new(mapping, self.page_size, pages, obtained, self.zero_on_release)
     }
 
     fn kind_had(&self, page_size: PageSize) -> BackingKind {

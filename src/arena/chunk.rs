@@ -66,6 +66,11 @@ impl Chunk {
         self.pages
     }
 
+    /// Number of the first page.
+    pub(super) fn first_page(&self) -> usize {
+        self.first
+    }
+
     /// Bytes from the start of the arena: what another process that maps the arena's file uses for an address.
     #[must_use]
     pub fn offset(&self) -> usize {

@@ -5,7 +5,10 @@
 mod bitmap;
 mod builder;
 mod chunk;
+mod scrub;
 mod stats;
+mod worker;
+mod zeroing;
 
 use std::fmt;
 use std::ops::Range;
@@ -19,12 +22,13 @@ use parking_lot::Mutex;
 use crate::backing::MemoryClass;
 use crate::error::{Error, Operation};
 use crate::mapping::Mapping;
-use crate::memops::{self, FirstTouch};
 use crate::page_size::PageSize;
-use bitmap::{Bitmap, Contents, Prefer};
+use bitmap::{Bitmap, Prefer};
 pub use builder::{ArenaBuilder, Declined, Obtained, Populate};
 pub use chunk::Chunk;
 pub use stats::ArenaStats;
+pub use worker::Worker;
+pub use zeroing::ZeroingChunk;
 
 /// Pages of one size, mapped once and handed out in [`Chunk`]s. A handle: clones share the arena, which is
 /// unmapped when the last handle and the last chunk are gone.
@@ -61,6 +65,7 @@ struct Inner {
     mapping: Mapping,
     page_size: PageSize,
     obtained: Obtained,
+    zero_on_release: bool,
     /// Shared.
     pages: Bitmap,
     cleared_bytes: AtomicU64,
@@ -74,11 +79,12 @@ impl Arena {
         ArenaBuilder::new()
     }
 
-    fn new(mapping: Mapping, page_size: PageSize, pages: usize, obtained: Obtained) -> Arena {
+    fn new(mapping: Mapping, page_size: PageSize, pages: usize, obtained: Obtained, zero_on_release: bool) -> Arena {
         let inner = Inner {
             mapping,
             page_size,
             obtained,
+            zero_on_release,
             pages: Bitmap::new(pages),
             cleared_bytes: AtomicU64::new(0),
             last_error: Mutex::new(None),
@@ -94,30 +100,8 @@ impl Arena {
     #[must_use]
     pub fn claim(&self, pages: usize) -> Option<Chunk> {
         let chunk = self.claim_preferring(pages, Prefer::Dirty)?;
-        let first = chunk.offset() / self.inner.page_size.bytes();
-        for page in first..first + pages {
-            self.inner.pages.take_contents(page);
-        }
-        Some(chunk)
-    }
-
-    /// Claims `pages` contiguous pages, every byte zero. Only what is dirty is cleared, with no lock held, so that
-    /// other threads claim and release meanwhile; the bytes of `touch` are cleared last and are in cache when
-    /// the call returns. Zeroed pages go first.
-    ///
-    /// `None` as for [`claim`](Self::claim).
-    #[must_use]
-    pub fn claim_zeroed(&self, pages: usize, touch: FirstTouch) -> Option<Chunk> {
-        let chunk = self.claim_preferring(pages, Prefer::Zero)?;
-        let first = chunk.offset() / self.inner.page_size.bytes();
-        let is_dirty = |page| self.inner.pages.take_contents(first + page) == Contents::Dirty;
-        // SAFETY: the chunk is ours alone, and stays dirty in the books if this unwinds.
-        let cleared = unsafe {
-            let grain = self.inner.page_size.bytes();
-            memops::clear_dirty(chunk.as_ptr().as_ptr(), chunk.len(), grain, is_dirty, touch)
-        };
-        if cleared > 0 {
-            self.inner.cleared_bytes.fetch_add(cleared as u64, Relaxed);
+        for page in 0..pages {
+            chunk.take_contents(page);
         }
         Some(chunk)
     }
@@ -162,7 +146,7 @@ impl Arena {
     fn claim_preferring(&self, pages: usize, prefer: Prefer) -> Option<Chunk> {
         let first = self.inner.pages.claim(pages, prefer)?;
         if !self.inner.obtained.populated && !self.populate(first..first + pages) {
-            self.release(first, pages);
+            self.inner.pages.release(first, pages);
             return None;
         }
         Some(Chunk::new(self.clone(), first, pages))
@@ -187,7 +171,11 @@ impl Arena {
         unsafe { self.inner.mapping.start().add(page * self.inner.page_size.bytes()) }
     }
 
+    /// Gives the pages of a chunk back.
     fn release(&self, first: usize, pages: usize) {
+        if self.inner.zero_on_release {
+            self.zero_now(first, pages);
+        }
         self.inner.pages.release(first, pages);
     }
 }

@@ -8,7 +8,7 @@ use std::ptr::{self, null_mut};
 
 use super::space::{Kind, Space, UNIT_BYTES};
 use super::{HEAP, HugeAlloc};
-use crate::memops::{self, FirstTouch};
+use crate::memops::{self, DirtyRegions, FirstTouch};
 use crate::sys::process;
 
 /// Blocks from this size on get room behind them when they have to move to grow.
@@ -41,7 +41,7 @@ pub(crate) fn alloc_zeroed(config: &HugeAlloc, layout: Layout, touch: FirstTouch
     let block = space.address(start);
     let is_dirty = |unit| space.is_dirty(start + unit as u32);
     // SAFETY: the run is ours alone and not yet handed out, and at least as long as the layout.
-    unsafe { memops::clear_dirty(block, layout.size(), UNIT_BYTES, is_dirty, touch) };
+    unsafe { memops::clear_dirty(block, DirtyRegions::new(layout.size(), UNIT_BYTES, touch), is_dirty) };
     space.mark_dirty(start, units);
     block
 }

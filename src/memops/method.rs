@@ -1,10 +1,7 @@
 //! Which order and which kernels: the default choice, and why.
 
-#![allow(unsafe_code)]
-
 use super::kernel::{Kernel, caches};
 use super::order::Order;
-use super::residency::is_cached;
 
 /// Which order, and which kernels. The fields may be set to any combination.
 ///
@@ -33,21 +30,6 @@ pub struct Method {
 }
 
 impl Method {
-    /// The default for the region of `len` bytes at `start`: as [`choose`](Self::choose), with a look at the
-    /// cache itself whether the region is hot. The look costs up to half a microsecond and is skipped where the
-    /// answer would not matter.
-    ///
-    /// # Safety
-    ///
-    /// `start` is valid for reading `len` bytes, whatever they hold, and nobody writes them meanwhile.
-    #[must_use]
-    pub unsafe fn choose_for(start: *const u8, len: usize) -> Method {
-        let caches = caches();
-        let matters = len > caches.level_2 && len <= caches.level_3;
-        // SAFETY: the caller's promise.
-        Method::choose(len, matters && unsafe { is_cached(start, len) })
-    }
-
     /// The default for a region of `len` bytes, which are in cache already if `hot`. Never allocates, locks or
     /// panics.
     ///

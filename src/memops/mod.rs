@@ -30,8 +30,9 @@ mod residency;
 
 use std::ops::ControlFlow;
 
-pub(crate) use dirty::clear_dirty;
+pub(crate) use dirty::{DirtyRegions, Region, clear_dirty, clear_dirty_with};
 pub use kernel::Kernel;
+
 pub use method::Method;
 pub use order::{Batch, Batches, FirstTouch, Order};
 pub use pace::{Batched, Callback, DEFAULT_BATCH_BYTES, Nothing, Pace, Progress, Yield};
@@ -255,6 +256,11 @@ impl Clearing {
     pub fn remaining_bytes(&self) -> usize {
         self.task.batches.remaining_bytes()
     }
+}
+
+/// Bytes in the last-level cache, as far as the CPU tells. Never allocates, locks or panics.
+pub(crate) fn last_level_cache_bytes() -> usize {
+    kernel::caches().level_3
 }
 
 /// What is done to a batch.

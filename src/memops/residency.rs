@@ -6,11 +6,29 @@
 
 #![allow(unsafe_code)]
 
-use super::kernel::load_ticks;
+use super::Method;
+use super::kernel::{caches, load_ticks};
 
 /// How many ticks longer than a hit in the first-level cache a load may take and still count as cached. Last-level
 /// caches answer within some 20 ns, memory in 70 and more; the counter runs at 2 to 4 GHz.
 const MISS_TICKS: u64 = 90;
+
+impl Method {
+    /// The default for the region of `len` bytes at `start`: as [`choose`](Self::choose), with a look at the
+    /// cache itself whether the region is hot. The look costs up to half a microsecond and is skipped where the
+    /// answer would not matter.
+    ///
+    /// # Safety
+    ///
+    /// `start` is valid for reading `len` bytes, whatever they hold, and nobody writes them meanwhile.
+    #[must_use]
+    pub unsafe fn choose_for(start: *const u8, len: usize) -> Method {
+        let caches = caches();
+        let matters = len > caches.level_2 && len <= caches.level_3;
+        // SAFETY: the caller's promise.
+        Method::choose(len, matters && unsafe { is_cached(start, len) })
+    }
+}
 
 /// Whether `len` bytes at `start` are in cache, as far as two of three lines show; `false` where there is no clock
 /// fine enough. A "no" costs two accesses to memory, a "yes" far less. A wrong answer costs speed and nothing else.
@@ -18,7 +36,7 @@ const MISS_TICKS: u64 = 90;
 /// # Safety
 ///
 /// `start` is valid for reading `len` bytes, of any contents, and nobody writes them meanwhile.
-pub(super) unsafe fn is_cached(start: *const u8, len: usize) -> bool {
+unsafe fn is_cached(start: *const u8, len: usize) -> bool {
     // Away from the ends, which are the likeliest to have been touched alone.
     let is_line_cached = |eighths: usize| {
         // SAFETY: below `len`; the caller's promise. The second load finds the line in the first-level cache.

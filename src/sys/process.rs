@@ -117,3 +117,10 @@ pub fn yield_now() {
     // SAFETY: no preconditions; it cannot fail on Linux.
     let _ = check(unsafe { libc::sched_yield() });
 }
+
+/// sched_setscheduler(`SCHED_IDLE`) for this thread: it runs only while no other thread wants its CPU.
+pub fn run_when_idle() -> Result<(), Errno> {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: 0 is this thread; the call reads the struct.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &param) })
+}

@@ -1,0 +1,124 @@
+//! Zeroing ahead of time: dirty free pages become clean while nobody needs them, or the moment they come back.
+
+#![allow(unsafe_code)]
+
+use std::ops::ControlFlow;
+
+use super::Arena;
+use crate::memops::{self, FirstTouch, Kernel, Method, Order, Pace, Progress};
+
+/// Nobody is about to touch what is scrubbed: everything goes around the cache.
+fn method() -> Method {
+    let away = Kernel::non_caching();
+    Method { order: Order::Ascending, far: away, near: away, near_bytes: 0 }
+}
+
+impl Arena {
+    /// Zeroes dirty free pages, so that [`claim_zeroed`](Self::claim_zeroed) finds clean ones: until none is left,
+    /// `budget_bytes` are done (rounded up to whole pages), or the pace stops it. Returns the bytes of pages that
+    /// became clean.
+    ///
+    /// A page being scrubbed counts as free: a claim that finds no other gets it after the batch in hand.
+    /// May run in any number of threads; see [`Worker`](super::Worker) for one that does it by itself.
+    ///
+    /// # Panics
+    ///
+    /// Only if the pace does; the page in hand is free and dirty again then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use hugearena::memops::Nothing;
+    /// use hugearena::{Arena, PageSize};
+    ///
+    /// # fn main() -> hugearena::Result<()> {
+    /// let arena = Arena::builder().page_size(PageSize::base()).capacity(1 << 20).open()?;
+    /// drop(arena.claim(10));
+    /// assert_eq!(arena.scrub(usize::MAX, &mut Nothing), 10 * PageSize::base().bytes());
+    /// assert_eq!((arena.stats().clean, arena.stats().dirty), (10, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn scrub(&self, budget_bytes: usize, pace: &mut impl Pace) -> usize {
+        let mut done = 0;
+        while done < budget_bytes {
+            let Some(page) = self.inner.pages.begin_scrub() else {
+                break;
+            };
+            let mut held = Held { arena: self, page, zeroed: false };
+            let mut considerate = Considerate { arena: self, pace, stopped: false };
+            self.clear_page(page, &mut held.zeroed, &mut considerate);
+            let stopped = considerate.stopped;
+            if held.zeroed {
+                done += self.page_size().bytes();
+            }
+            drop(held);
+            if stopped {
+                break;
+            }
+        }
+        done
+    }
+
+    /// Zeroes claimed pages and records that they are clean.
+    pub(super) fn zero_now(&self, first: usize, pages: usize) {
+        let bytes = self.page_size().bytes();
+        // SAFETY: the pages are claimed by the caller, who lets nobody use them.
+        let _ = unsafe {
+            let start = self.address_of(first).as_ptr();
+            let touch = FirstTouch::at(0, 1);
+            memops::clear_with(start, pages * bytes, touch, &method(), &mut memops::Nothing.in_batches_of(usize::MAX))
+        };
+        for page in first..first + pages {
+            self.inner.pages.mark_zeroed(page);
+        }
+        self.count_cleared(pages * bytes);
+    }
+
+    fn clear_page(&self, page: usize, zeroed: &mut bool, pace: &mut impl Pace) {
+        let bytes = self.page_size().bytes();
+        // SAFETY: the page is held by the scrubber, so nobody else uses it until it is given back.
+        let outcome =
+            unsafe { memops::clear_with(self.address_of(page).as_ptr(), bytes, FirstTouch::at(0, 1), &method(), pace) };
+        *zeroed = outcome.is_continue();
+        if *zeroed {
+            self.count_cleared(bytes);
+        }
+    }
+}
+
+/// A page in the scrubber's hands; goes back on every way out.
+struct Held<'a> {
+    arena: &'a Arena,
+    page: usize,
+    zeroed: bool,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.arena.inner.pages.end_scrub(self.page, self.zeroed);
+    }
+}
+
+/// The caller's pace, which also stops a page that somebody waits for.
+struct Considerate<'a, P> {
+    arena: &'a Arena,
+    pace: &'a mut P,
+    /// Whether it was the caller's pace that stopped.
+    stopped: bool,
+}
+
+impl<P: Pace> Pace for Considerate<'_, P> {
+    fn batch_bytes(&self) -> usize {
+        self.pace.batch_bytes()
+    }
+
+    fn between(&mut self, progress: Progress) -> ControlFlow<()> {
+        if self.arena.inner.pages.is_wanted() {
+            return ControlFlow::Break(());
+        }
+        let outcome = self.pace.between(progress);
+        self.stopped = outcome.is_break();
+        outcome
+    }
+}
