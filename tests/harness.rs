@@ -41,14 +41,15 @@ fn a_system_call_is_noticed() {
 
 #[test]
 fn pages_that_are_lost_are_noticed() {
-    Child::new().needs_pages(PageSize::HUGE_2M, 4).run(|| {
-        let builder = Arena::builder().capacity(4 << 20).backing(BackingKind::Anonymous).strict();
+    const TRIES: usize = 10;
+    Child::new().needs_pages(PageSize::HUGE_2M, TRIES).run(|| {
+        let builder = Arena::builder().capacity(2 << 20).backing(BackingKind::Anonymous).strict();
         let lose = || {
             let _guard = PoolUnchanged::begin();
             std::mem::forget(builder.clone().open().unwrap());
         };
-        // Once more if another process changed the pool in that second.
-        assert!(panics(lose) || panics(lose));
+        // The guard says nothing when another process changed the pool in the same second.
+        assert!((0..TRIES).any(|_| panics(lose)));
     });
 }
 

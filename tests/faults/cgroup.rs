@@ -2,20 +2,29 @@
 
 use super::*;
 use crate::support::Child;
-use crate::support::machine::{CgroupSpec, Limit as Which};
+use crate::support::cgroup::{CgroupSpec, Limit as Which, Version};
 use hugearena::Populate;
 
-fn in_cgroup(limit: Which, pages: usize, on_parent: bool) -> Child {
-    let spec = CgroupSpec { limit, bytes: (pages * HUGE) as u64, on_parent };
+fn limit(version: Version, limit: Which, pages: usize) -> CgroupSpec {
+    CgroupSpec { version, limit, bytes: (pages * HUGE) as u64, on_parent: false }
+}
+
+fn in_cgroup(spec: CgroupSpec) -> Child {
     Child::new().needs_pages(PageSize::HUGE_2M, 8).in_cgroup(spec)
 }
 
-fn check_limit(kind: LimitKind, operation: Operation, file: &str) {
+/// In a group that allows three pages.
+fn check_limit(spec: CgroupSpec) {
+    let (kind, operation) = match spec.limit {
+        Which::Max => (LimitKind::CgroupMax, Operation::Populate),
+        Which::Reserved => (LimitKind::CgroupReserved, Operation::Map),
+    };
     for backing in KINDS {
         let error = arena(5).backing(backing.clone()).strict().open().unwrap_err();
         assert_eq!(error.operation(), operation, "{error}");
         let limit = assert_names(&error, kind, 5 * HUGE, 3 * HUGE);
-        assert!(limit.source.ends_with(file), "{limit}");
+        assert!(limit.source.ends_with(spec.file_name()), "{limit}");
+        assert_eq!(limit.source.contains("/inner/"), !spec.on_parent, "{limit}");
         assert!(limit.remedy.contains(&format!("echo {} > {}", 5 * HUGE, limit.source)), "{limit}");
         assert_fell_back(arena(5).backing(backing.clone()), kind);
         let exact = arena(3).backing(backing).strict().open().unwrap();
@@ -25,37 +34,43 @@ fn check_limit(kind: LimitKind, operation: Operation, file: &str) {
 
 #[test]
 fn a_limit_on_use_is_named() {
-    in_cgroup(Which::Max, 3, false)
-        .run(|| check_limit(LimitKind::CgroupMax, Operation::Populate, "/inner/hugetlb.2MB.max"));
+    let spec = limit(Version::V2, Which::Max, 3);
+    in_cgroup(spec).run(|| check_limit(spec));
 }
 
 #[test]
 fn a_limit_on_reservations_is_named() {
-    in_cgroup(Which::Reserved, 3, false)
-        .run(|| check_limit(LimitKind::CgroupReserved, Operation::Map, "/inner/hugetlb.2MB.rsvd.max"));
+    let spec = limit(Version::V2, Which::Reserved, 3);
+    in_cgroup(spec).run(|| check_limit(spec));
 }
 
 #[test]
 fn a_limit_on_use_of_a_group_above_is_named() {
-    in_cgroup(Which::Max, 3, true).run(|| {
-        check_limit(LimitKind::CgroupMax, Operation::Populate, "/hugetlb.2MB.max");
-        let error = arena(5).strict().open().unwrap_err();
-        assert!(!error.limit().unwrap().source.contains("inner"), "{error}");
-    });
+    let spec = CgroupSpec { on_parent: true, ..limit(Version::V2, Which::Max, 3) };
+    in_cgroup(spec).run(|| check_limit(spec));
 }
 
 #[test]
 fn a_limit_on_reservations_of_a_group_above_is_named() {
-    in_cgroup(Which::Reserved, 3, true).run(|| {
-        check_limit(LimitKind::CgroupReserved, Operation::Map, "/hugetlb.2MB.rsvd.max");
-        let error = arena(5).strict().open().unwrap_err();
-        assert!(!error.limit().unwrap().source.contains("inner"), "{error}");
-    });
+    let spec = CgroupSpec { on_parent: true, ..limit(Version::V2, Which::Reserved, 3) };
+    in_cgroup(spec).run(|| check_limit(spec));
+}
+
+#[test]
+fn a_limit_on_use_of_version_1_is_named() {
+    let spec = limit(Version::V1, Which::Max, 3);
+    in_cgroup(spec).run(|| check_limit(spec));
+}
+
+#[test]
+fn a_limit_on_reservations_of_a_group_above_of_version_1_is_named() {
+    let spec = CgroupSpec { on_parent: true, ..limit(Version::V1, Which::Reserved, 3) };
+    in_cgroup(spec).run(|| check_limit(spec));
 }
 
 #[test]
 fn a_limit_of_nothing_is_named() {
-    in_cgroup(Which::Max, 0, false).run(|| {
+    in_cgroup(limit(Version::V2, Which::Max, 0)).run(|| {
         let error = arena(1).strict().open().unwrap_err();
         assert_names(&error, LimitKind::CgroupMax, HUGE, 0);
         assert_fell_back(arena(1), LimitKind::CgroupMax);
@@ -64,7 +79,7 @@ fn a_limit_of_nothing_is_named() {
 
 #[test]
 fn a_lazy_arena_meets_the_limit_when_claimed() {
-    in_cgroup(Which::Max, 3, false).run(|| {
+    in_cgroup(limit(Version::V2, Which::Max, 3)).run(|| {
         for backing in KINDS {
             let arena = arena(5).backing(backing).populate(Populate::Lazy).strict().open().unwrap();
             let mut held: Vec<_> = (0..3).map(|_| arena.claim(1).unwrap()).collect();
@@ -83,15 +98,15 @@ fn a_lazy_arena_meets_the_limit_when_claimed() {
 
 #[test]
 fn the_heap_falls_back_under_a_limit_on_use() {
-    in_cgroup(Which::Max, 3, false).run(|| heap::check_fallback(3));
+    in_cgroup(limit(Version::V2, Which::Max, 3)).run(|| heap::check_fallback(3));
 }
 
 #[test]
 fn the_heap_falls_back_under_a_limit_on_reservations() {
-    in_cgroup(Which::Reserved, 3, false).run(|| heap::check_fallback(3));
+    in_cgroup(limit(Version::V2, Which::Reserved, 3)).run(|| heap::check_fallback(3));
 }
 
 #[test]
 fn the_heap_falls_back_under_a_limit_of_nothing() {
-    in_cgroup(Which::Max, 0, false).run(|| heap::check_fallback(0));
+    in_cgroup(limit(Version::V2, Which::Max, 0)).run(|| heap::check_fallback(0));
 }

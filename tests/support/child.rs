@@ -6,7 +6,8 @@ use std::process::{Command, ExitStatus, Output};
 
 use hugearena::PageSize;
 
-use super::machine::{self, Cgroup, CgroupSpec};
+use super::cgroup::{self, Cgroup, CgroupSpec};
+use super::machine;
 use super::pool::{Hog, PoolUnchanged};
 use super::{missing, print_skip, skip, skip_size};
 
@@ -74,7 +75,7 @@ impl Child {
             // SAFETY: no preconditions; the default action of SIGALRM ends a process that hangs.
             unsafe { libc::alarm(SECONDS) };
             if let Some(group) = std::env::var_os(CGROUP) {
-                machine::join_cgroup(group.as_ref());
+                cgroup::join(group.as_ref());
             }
             return body();
         }
@@ -93,6 +94,9 @@ impl Child {
         }
         let cgroup = match self.cgroup.as_ref().map(Cgroup::create).transpose() {
             Ok(cgroup) => cgroup,
+            Err(reason) if self.cgroup.is_some_and(|spec| spec.version.is_ruled_out()) => {
+                return print_skip(test, &reason);
+            }
             Err(reason) => return skip(test, &reason),
         };
         let command = self.command(test, cgroup.as_ref());

@@ -1,6 +1,6 @@
-//! What a test changes about its own process or its surroundings: user, limits, mounts, cgroups.
+//! What a test changes about its own process or its surroundings: user, limits, mounts.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -81,7 +81,7 @@ impl Drop for TempDir {
     }
 }
 
-/// A file system mounted in a directory of its own, gone when dropped. Inside a mount namespace.
+/// A file system mounted in a directory of its own, gone when dropped.
 pub struct Mounted(TempDir);
 
 impl Mounted {
@@ -108,7 +108,7 @@ fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-fn mount(kind: &std::ffi::CStr, at: &Path, options: &str, flags: libc::c_ulong) -> io::Result<()> {
+fn mount(kind: &CStr, at: &Path, options: &str, flags: libc::c_ulong) -> io::Result<()> {
     let (at, options) = (c_path(at), CString::new(options).unwrap());
     // SAFETY: all are C strings.
     let result = unsafe { libc::mount(c"none".as_ptr(), at.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast()) };
@@ -119,99 +119,4 @@ fn unmount(at: &Path) {
     let at = c_path(at);
     // SAFETY: a C string.
     unsafe { libc::umount2(at.as_ptr(), libc::MNT_DETACH) };
-}
-
-/// Which of a cgroup's limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// Pages in use.
-    Max,
-    /// Pages reserved.
-    Reserved,
-}
-
-/// A hugetlb cgroup for a child process to run in.
-#[derive(Clone, Debug)]
-pub struct CgroupSpec {
-    pub limit: Limit,
-    pub bytes: u64,
-    /// The limit is on the group above that of the process.
-    pub on_parent: bool,
-}
-
-/// A cgroup of version 2 with a limit on pages of 2 MiB, removed when dropped.
-pub struct Cgroup {
-    hierarchy: PathBuf,
-    /// Whether the controller was off for children of the root.
-    enabled_here: bool,
-    /// Outermost first.
-    groups: Vec<PathBuf>,
-}
-
-impl Cgroup {
-    /// # Errors
-    ///
-    /// Why there cannot be one here.
-    pub fn create(spec: &CgroupSpec) -> Result<Cgroup, String> {
-        let hierarchy = hierarchy().ok_or("no cgroup hierarchy (version 2) offers hugetlb")?;
-        let enabled_here = !lists_hugetlb(&hierarchy.join("cgroup.subtree_control"));
-        let mut cgroup = Cgroup { hierarchy, enabled_here, groups: Vec::new() };
-        let explain = |what: &Path, error: io::Error| format!("{}: {error}", what.display());
-        let mut directory = cgroup.hierarchy.clone();
-        for name in [format!("hugearena-test-{}", std::process::id()), "inner".into()] {
-            let control = directory.join("cgroup.subtree_control");
-            fs::write(&control, "+hugetlb").map_err(|error| explain(&control, error))?;
-            directory.push(name);
-            fs::create_dir(&directory).map_err(|error| explain(&directory, error))?;
-            cgroup.groups.push(directory.clone());
-        }
-        let limited = &cgroup.groups[usize::from(!spec.on_parent)];
-        let file = limited.join(match spec.limit {
-            Limit::Max => "hugetlb.2MB.max",
-            Limit::Reserved => "hugetlb.2MB.rsvd.max",
-        });
-        fs::write(&file, spec.bytes.to_string()).map_err(|error| explain(&file, error))?;
-        Ok(cgroup)
-    }
-
-    /// The group that the process belongs in.
-    pub fn path(&self) -> &Path {
-        self.groups.last().expect("made in `create`")
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        for group in self.groups.iter().rev() {
-            // A process that has ended leaves its group a moment later.
-            for _ in 0..100 {
-                if fs::remove_dir(group).is_ok() {
-                    break;
-                }
-                std::thread::sleep(std::time::Duration::from_millis(10));
-            }
-        }
-        if self.enabled_here {
-            let _ = fs::write(self.hierarchy.join("cgroup.subtree_control"), "-hugetlb");
-        }
-    }
-}
-
-fn lists_hugetlb(file: &Path) -> bool {
-    fs::read_to_string(file).is_ok_and(|text| text.split_whitespace().any(|word| word == "hugetlb"))
-}
-
-fn hierarchy() -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
-    let mut points = mounts.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        let (point, kind) = (fields.next()?, fields.next()?);
-        (kind == "cgroup2").then(|| PathBuf::from(point))
-    });
-    points.find(|point| lists_hugetlb(&point.join("cgroup.controllers")))
-}
-
-/// Moves this process into a cgroup.
-pub fn join_cgroup(group: &Path) {
-    fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
 }

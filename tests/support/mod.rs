@@ -8,6 +8,7 @@
 // Each test binary uses a part.
 #![allow(dead_code, unused_imports)]
 
+pub mod cgroup;
 pub mod child;
 pub mod machine;
 pub mod pool;
