@@ -53,6 +53,15 @@ pub use stats::HeapStats;
 /// Every `HugeAlloc` of a program is a handle to the one heap of the process. The options of the first that
 /// allocates are the ones that count.
 ///
+/// # Fork and signals
+///
+/// A child of fork(2) has a usable heap, whatever other threads were doing. What their caches held stays unused in
+/// the child. As with any malloc, a signal handler must neither allocate nor fork; and a fork handler that was
+/// registered before the first allocation (before `main`, by a C library) must not allocate in its `prepare`. A
+/// child that writes to huge pages needs pages of its own; where the pool has none, the kernel kills the child.
+///
+/// # Limits and errors
+///
 /// Returns null when the limit or the system is exhausted, and never panics or unwinds. A double free, a foreign
 /// pointer or a wrong layout is undefined behaviour as for any allocator; where the heap notices, it aborts.
 ///
@@ -87,7 +96,8 @@ impl HugeAlloc {
         HugeAlloc { limit_bytes: u64::MAX, strict: false }
     }
 
-    /// Never holds more than `bytes` of memory, rounded down to 2 MiB: an allocation that needs more gets null.
+    /// Never holds more than `bytes` of memory, rounded down to 2 MiB: an allocation that needs more gets null. The
+    /// heap's tables, a hundredth of that in ordinary memory, are not counted.
     #[must_use]
     pub const fn limit(mut self, bytes: u64) -> HugeAlloc {
         self.limit_bytes = bytes;
