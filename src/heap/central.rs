@@ -124,7 +124,7 @@ impl Central {
         if unit.is_listed() {
             self.unlist(space, start);
         }
-        if self.spans == NONE && class.units <= KEPT_UNITS && class.capacity > 1 {
+        if self.spans == NONE && class.units <= KEPT_UNITS {
             self.list(space, start);
         } else {
             heap.runs.lock().insert(space, start, class.units);

@@ -67,7 +67,7 @@ pub(crate) fn dealloc(block: *mut u8) {
 }
 
 /// The run that `block` is; aborts when it is none.
-fn run_of(space: &Space, block: *mut u8) -> u32 {
+pub(crate) fn run_of(space: &Space, block: *mut u8) -> u32 {
     let start = space.unit_of(block);
     if space.unit(start).kind() != Kind::Run || !ptr::eq(space.address(start), block) {
         process::abort_with("hugearena: double free, or a pointer that is not a block\n");

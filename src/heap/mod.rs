@@ -359,6 +359,9 @@ impl Heap {
             return 0;
         };
         let units = CLASS[class].units;
+        if CLASS[class].is_run() {
+            return self.take_runs(space, units, out);
+        }
         loop {
             let mut central = self.centrals[class].lock();
             let got = central.take(space, class, out);
@@ -380,6 +383,28 @@ impl Heap {
         }
     }
 
+    /// Fills `out` with runs of `units`, as far as they are free, or with one after growing.
+    fn take_runs(&self, space: &Space, units: u32, out: &mut [MaybeUninit<*mut u8>]) -> usize {
+        let mut runs = self.runs.lock();
+        let mut taken = 0;
+        while taken < out.len()
+            && let Some(start) = runs.take(space, units, 1)
+        {
+            space.mark_dirty(start, units);
+            out[taken].write(space.address(start));
+            taken += 1;
+        }
+        drop(runs);
+        if taken == 0
+            && let Some(start) = self.grow(space, units, 1)
+        {
+            space.mark_dirty(start, units);
+            out[0].write(space.address(start));
+            taken = 1;
+        }
+        taken
+    }
+
     /// One block of `class`, or null: for threads without a cache, or without room in it.
     fn take_block(&self, class: usize) -> *mut u8 {
         let mut block = [MaybeUninit::new(ptr::null_mut())];
@@ -390,14 +415,25 @@ impl Heap {
 
     /// Gives blocks of `class` that nobody uses to its central list.
     fn give_blocks(&self, class: usize, blocks: &[*mut u8]) {
-        if let Some(space) = self.space() {
-            self.centrals[class].lock().give(self, space, class, blocks);
+        let Some(space) = self.space() else {
+            return;
+        };
+        if CLASS[class].is_run() {
+            let mut runs = self.runs.lock();
+            for &block in blocks {
+                let start = large::run_of(space, block);
+                runs.insert(space, start, CLASS[class].units);
+            }
+            return;
         }
+        self.centrals[class].lock().give(self, space, class, blocks);
     }
 
     /// Gives one block straight back to its span: for threads without a cache, which must not hoard.
     fn give_block(&self, class: usize, block: *mut u8) {
-        if let Some(space) = self.space() {
+        if CLASS[class].is_run() {
+            self.give_blocks(class, &[block]);
+        } else if let Some(space) = self.space() {
             self.centrals[class].lock().give_to_spans(self, space, class, &[block]);
         }
     }
