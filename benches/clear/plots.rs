@@ -1,0 +1,4 @@
+use crate::context::Context;
+pub fn all(_context: &Context) -> Vec<(&'static str, String)> {
+    Vec::new()
+}
