@@ -243,6 +243,27 @@ fn zeroed_memory_is_zero_after_others_scribbled_on_it() {
     }
 }
 
+/// Thread caches lie in the heap, and are memory that was written to once their thread is gone.
+#[test]
+fn zeroed_memory_is_zero_where_the_caches_of_threads_lay() {
+    const THREADS: usize = 16;
+    Child::new().ignoring_pool().run(|| {
+        let before = GLOBAL.stats().mapped_bytes as usize;
+        let barrier = std::sync::Barrier::new(THREADS);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    std::hint::black_box(vec![1u8; 100]);
+                    barrier.wait();
+                });
+            }
+        });
+        let blocks: Vec<Vec<u8>> = (0..before.max(16 << 20) / (300 << 10)).map(|_| vec![0; 300 << 10]).collect();
+        let dirty = blocks.iter().filter(|block| !is_zero(block)).count();
+        assert_eq!(dirty, 0, "of {} blocks", blocks.len());
+    });
+}
+
 #[test]
 fn large_blocks_of_any_size_need_few_mappings() {
     let _alone = alone();
@@ -379,7 +400,7 @@ fn exit_handlers_may_allocate() {
 
 #[test]
 fn the_main_thread_may_end_while_others_allocate() {
-    Child::new().run(|| {
+    Child::new().ignoring_pool().run(|| {
         let busy = Busy::start(3);
         let status = support::fork(|| {
             let others = Busy::start(3);
@@ -395,7 +416,7 @@ fn the_main_thread_may_end_while_others_allocate() {
 
 #[test]
 fn the_heap_of_an_idle_process_is_small() {
-    Child::new().run(|| {
+    Child::new().ignoring_pool().run(|| {
         let stats = GLOBAL.stats();
         assert!(stats.mapped_bytes > 0 && stats.mapped_bytes <= 8 << 20, "{stats}");
     });

@@ -1,5 +1,5 @@
-//! The paths that hand memory out make no system call, once it is there: proved in seccomp's strict mode, where
-//! any call is the end of the process.
+//! The paths that hand memory out make no system call, once it is there: proved in a process for which any call
+//! is the end.
 
 #![allow(unsafe_code)]
 

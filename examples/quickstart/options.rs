@@ -13,7 +13,7 @@ usage: quickstart [--runs N] [--check] [--heap-mib N] [--corpus-mib N] [--querie
   PATH            index every text file below it (default: the Rust sources that cargo unpacked, else this repository)
   --runs N        rounds, each of one process per allocator (default 3; with --check, 9 or more)
   --check         compare the medians with the figures this project promises; exit with 1 when one is not met
-  --heap-mib N    index the files again, as new documents, until the index holds this much (default 256)
+  --heap-mib N    index the files again, as new documents, until the index holds this much (default 512)
   --corpus-mib N  read no more than this much text (default 32)
   --queries N     queries to answer (default 500000)
 ";
@@ -33,7 +33,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        let (heap_mib, corpus_mib, queries) = (256, 32, 500_000);
+        let (heap_mib, corpus_mib, queries) = (512, 32, 500_000);
         Options { path: None, runs: None, check: false, heap_mib, corpus_mib, queries, help: false }
     }
 }
