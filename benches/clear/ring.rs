@@ -68,17 +68,6 @@ impl Ring {
         Ok(ring)
     }
 
-    /// What the arena got, for a look before figures are believed.
-    pub fn arena(&self) -> &Arena {
-        &self.arena
-    }
-
-    /// The next chunk, without clearing it.
-    pub fn next(&mut self) -> &Chunk {
-        let slot = self.turn();
-        self.held[slot].as_ref().expect("every slot is filled between turns")
-    }
-
     /// One turn. The contents are checked in every eighth, after the times were taken.
     pub fn sample(&mut self, way: Way, touch: FirstTouch, usage: Use) -> Sample {
         let slot = self.turn();

@@ -44,7 +44,7 @@ pub fn touch_at(position: &str, window: usize, len: usize) -> FirstTouch {
     let room = len - window.min(len);
     let offset = match position {
         "start" => 0,
-        "middle" => room / 2,
+        "middle" => room / 2 / FirstTouch::GRANULE * FirstTouch::GRANULE,
         _ => room,
     };
     FirstTouch::at(offset, window)

@@ -71,10 +71,6 @@ impl Verdicts {
         }
     }
 
-    pub fn is_skipped(&self, what: &str) -> bool {
-        self.skipped.iter().any(|line| line.starts_with(&format!("{what}: ")))
-    }
-
     pub fn all_met(&self) -> bool {
         self.figures.iter().all(|figure| figure.bound.is_met(figure.worst().1.median))
     }
