@@ -25,7 +25,7 @@ impl Bare {
     ///
     /// They are valid for writing and nobody else uses them.
     pub unsafe fn clear(self, dst: *mut u8, len: usize) {
-        assert!(dst.addr() % 64 == 0 && len % 64 == 0);
+        assert!(dst.addr().is_multiple_of(64) && len.is_multiple_of(64));
         // SAFETY: the caller's promise and the line above; `available` asked the CPU.
         unsafe { (self.clear)(dst, len) }
     }

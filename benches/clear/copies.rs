@@ -4,12 +4,12 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use hugearena::memops::FirstTouch;
-use hugearena::{Arena, Chunk, PageSize};
+use hugearena::{Chunk, PageSize, Populate};
 
 use crate::context::Context;
 use crate::matrix::WINDOWS;
 use crate::measure::Summary;
-use crate::ring::{COLD, nanoseconds};
+use crate::ring::{COLD, nanoseconds, open};
 use crate::sweep::{POSITIONS, touch_at};
 use crate::verdicts::Bound;
 
@@ -40,8 +40,7 @@ pub fn run(context: &mut Context) -> Result<(), String> {
 
 /// Chunks of an arena that has no others, each full of its own number.
 fn filled() -> Result<Vec<Option<Chunk>>, String> {
-    let arena = Arena::builder().page_size(PAGE).capacity(COLD * PAGE.bytes()).open();
-    let arena = arena.map_err(|error| error.to_string())?;
+    let arena = open(PAGE, COLD, Populate::Eager)?;
     let chunks: Option<Vec<Chunk>> = (0..COLD).map(|_| arena.claim(1)).collect();
     let chunks = chunks.ok_or("the arena is smaller than asked")?;
     for (number, chunk) in chunks.iter().enumerate() {

@@ -4,11 +4,11 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use hugearena::memops::{Callback, FirstTouch, Pace};
-use hugearena::{Arena, PageSize};
+use hugearena::{Arena, PageSize, Populate};
 
 use crate::context::Context;
 use crate::measure::Summary;
-use crate::ring::nanoseconds;
+use crate::ring::{nanoseconds, open};
 use crate::verdicts::Bound;
 
 /// Batches and spins take turns in groups of this many, so that what the machine does to one it does to both.
@@ -29,8 +29,7 @@ pub struct Gaps {
 /// An arena of 1 GiB: one page if there is one.
 fn gibibyte(context: &Context) -> Result<Arena, String> {
     let page_size = if context.gigantic_pages() > 0 { PageSize::HUGE_1G } else { PageSize::HUGE_2M };
-    let arena = Arena::builder().page_size(page_size).capacity(GIB).strict().open();
-    arena.map_err(|error| error.to_string())
+    open(page_size, GIB / page_size.bytes(), Populate::Eager)
 }
 
 /// Ten clearings in all runs together at least.

@@ -10,17 +10,18 @@ use hugearena::{Arena, Chunk, FirstTouch, PageSize, Populate};
 
 use crate::context::Context;
 use crate::gaps::quantile;
-use crate::ring::nanoseconds;
+use crate::ring::{nanoseconds, open};
 use crate::verdicts::Bound;
 
 const GIB: usize = 1 << 30;
-const PAGES: usize = GIB / (2 << 20);
+const PAGE: PageSize = PageSize::HUGE_2M;
+const PAGES: usize = GIB / PAGE.bytes();
 /// For the thread that claims while all others are held.
 const SPARE: usize = 8;
 
 pub fn run(context: &mut Context) -> Result<(), String> {
-    let arena = open(PAGES + SPARE, Populate::Eager)?;
-    let outside = open(PAGES, Populate::Eager)?;
+    let arena = open(PAGE, PAGES + SPARE, Populate::Eager)?;
+    let outside = open(PAGE, PAGES, Populate::Eager)?;
     let outside = outside.claim(PAGES).ok_or("the arena is smaller than asked")?;
     let [mut memset, mut clear, mut copy] = [const { Vec::new() }; 3];
     for _ in 0..context.rounds(6) {
@@ -42,19 +43,13 @@ pub fn run(context: &mut Context) -> Result<(), String> {
 fn populating(context: &Context) -> Result<Vec<f64>, String> {
     let mut all = Vec::new();
     for _ in 0..context.rounds(4) {
-        let arena = open(PAGES + SPARE, Populate::Lazy)?;
+        let arena = open(PAGE, PAGES + SPARE, Populate::Lazy)?;
         // The pages that are claimed meanwhile are there already.
         let spare = arena.claim(SPARE).ok_or("no pages")?;
         drop(spare);
         all.push(beside(&arena, || drop(claimed(&arena))));
     }
     Ok(all)
-}
-
-fn open(pages: usize, populate: Populate) -> Result<Arena, String> {
-    let page_size = PageSize::HUGE_2M;
-    let builder = Arena::builder().page_size(page_size).capacity(pages * page_size.bytes()).populate(populate);
-    builder.strict().open().map_err(|error| error.to_string())
 }
 
 fn claimed(arena: &Arena) -> Chunk {

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use hugearena::memops::{self, Callback, FirstTouch, Method, Nothing, Pace};
-use hugearena::{Arena, Chunk, PageSize};
+use hugearena::{Arena, Chunk, PageSize, Populate};
 
 use crate::bare::Bare;
 use crate::uses::Use;
@@ -57,8 +57,7 @@ pub struct Ring {
 impl Ring {
     /// `len` chunks of one page.
     pub fn open(page_size: PageSize, len: usize) -> Result<Ring, String> {
-        let arena = Arena::builder().page_size(page_size).capacity(len * page_size.bytes()).open();
-        let arena = arena.map_err(|error| error.to_string())?;
+        let arena = open(page_size, len, Populate::Eager)?;
         let mut ring = Ring { held: Vec::new(), arena, next: 0, turns: 0 };
         for _ in 0..len {
             let chunk = ring.arena.claim(1).ok_or("an arena is smaller than asked")?;
@@ -76,7 +75,7 @@ impl Ring {
         let start = Instant::now();
         usage.apply(&chunk, touch);
         let used = nanoseconds(start);
-        if self.turns % 8 == 0 && !matches!(way, Way::Window) && usage.is_read() {
+        if self.turns.is_multiple_of(8) && !matches!(way, Way::Window) && usage.is_read() {
             check(&chunk);
         }
         soil(&chunk);
@@ -103,6 +102,17 @@ impl Ring {
         clear(&held, way, touch);
         (held, nanoseconds(start))
     }
+}
+
+/// An arena of pages of just that size.
+pub fn open(page_size: PageSize, pages: usize, populate: Populate) -> Result<Arena, String> {
+    let builder = Arena::builder().page_size(page_size).capacity(pages * page_size.bytes());
+    builder.populate(populate).strict().open().map_err(|error| error.to_string())
+}
+
+/// Whether so many pages can be had, for processes that have no way to say why they cannot.
+pub fn can_open(page_size: PageSize, pages: usize) -> Result<(), String> {
+    open(page_size, pages, Populate::Lazy).map(drop)
 }
 
 fn clear(chunk: &Chunk, way: Way, touch: FirstTouch) {

@@ -3,18 +3,17 @@
 use std::time::Instant;
 
 use hugearena::memops::Nothing;
-use hugearena::{Arena, FirstTouch, PageSize};
+use hugearena::{Chunk, FirstTouch, PageSize, Populate};
 
 use crate::context::Context;
 use crate::measure::Summary;
-use crate::ring::{COLD, nanoseconds};
+use crate::ring::{COLD, nanoseconds, open};
 use crate::verdicts::Bound;
 
 const PAGE: PageSize = PageSize::HUGE_2M;
 
 pub fn run(context: &mut Context) -> Result<(), String> {
-    let arena = Arena::builder().page_size(PAGE).capacity(COLD * PAGE.bytes()).open();
-    let arena = arena.map_err(|error| error.to_string())?;
+    let arena = open(PAGE, COLD, Populate::Eager)?;
     let (mut times, mut scrubs) = (Vec::new(), Vec::new());
     for _ in 0..context.rounds(10) {
         drop(arena.claim(COLD).ok_or("the arena is smaller than asked")?);
@@ -37,12 +36,12 @@ pub fn run(context: &mut Context) -> Result<(), String> {
     Ok(())
 }
 
-fn soil(chunk: &hugearena::Chunk) {
+fn soil(chunk: &Chunk) {
     // SAFETY: the chunk's own bytes.
     unsafe { chunk.as_ptr().write_bytes(0xA5, chunk.len()) };
 }
 
-fn is_zero(chunk: &hugearena::Chunk) -> bool {
+fn is_zero(chunk: &Chunk) -> bool {
     // SAFETY: as above; nobody writes meanwhile.
     unsafe { std::slice::from_raw_parts(chunk.as_ptr().as_ptr(), chunk.len()) }.iter().all(|byte| *byte == 0)
 }

@@ -6,12 +6,12 @@
 use std::time::Instant;
 
 use hugearena::memops::FirstTouch;
-use hugearena::{Arena, Chunk, PageSize};
+use hugearena::{Arena, Chunk, PageSize, Populate};
 
 use crate::context::Context;
 use crate::crew::{self, Member};
 use crate::measure::Summary;
-use crate::ring::nanoseconds;
+use crate::ring::{can_open, nanoseconds, open};
 use crate::verdicts::Bound;
 
 const PAGE: PageSize = PageSize::HUGE_2M;
@@ -40,7 +40,8 @@ impl Side {
 pub fn run(context: &mut Context) -> Result<(), String> {
     for (test, is_clone) in [("anon-w-seq", false), ("anon-cow-seq", true)] {
         for processes in crate::matrix::PROCESSES {
-            let rounds = context.rounds(12);
+            let rounds = context.rounds(8);
+            can_open(PAGE, processes * CHUNKS * if is_clone { 2 } else { 1 })?;
             let all = crew::run(processes, rounds * SIDES.len(), |member| work(member, is_clone, rounds))?;
             // The slowest process of each pass; they meet before and behind it.
             let slowest = |at: usize| all.iter().map(|numbers| numbers[at]).fold(0.0, f64::max);
@@ -62,7 +63,7 @@ pub fn run(context: &mut Context) -> Result<(), String> {
 
 /// The times of all passes over all chunks.
 fn work(member: &Member, is_clone: bool, rounds: usize) -> Vec<f64> {
-    let open = || Arena::builder().page_size(PAGE).capacity(CHUNKS * PAGE.bytes()).open();
+    let open = || open(PAGE, CHUNKS, Populate::Eager);
     let arena = open().unwrap_or_else(|error| panic!("{error}"));
     let mut held: Vec<Chunk> = (0..CHUNKS).map(|_| arena.claim(1).expect("as many as asked")).collect();
     let originals = is_clone.then(|| open().unwrap_or_else(|error| panic!("{error}")));

@@ -6,7 +6,7 @@ use hugearena::memops::{FirstTouch, Kernel, Method, Order};
 use crate::bare::Bare;
 use crate::crew;
 use crate::measure::Summary;
-use crate::ring::{COLD, HOT, Ring, Sample, Way};
+use crate::ring::{COLD, HOT, Ring, Sample, Way, can_open};
 use crate::uses::Use;
 
 /// Where chunks come from, and how many processes work at once.
@@ -17,6 +17,13 @@ pub struct Setting {
     pub processes: usize,
     /// How often each way has its turn in each cell.
     pub rounds: usize,
+}
+
+impl Setting {
+    /// Chunks in each ring. A chunk of 1 GiB is in no cache anyway.
+    fn chunks(self) -> usize {
+        if self.is_hot || self.page_size > PageSize::HUGE_2M { HOT } else { COLD }
+    }
 }
 
 /// What is done with a chunk.
@@ -94,6 +101,7 @@ impl Way {
 
 /// Medians of every way in every cell: `[cell][way]`.
 pub fn measure(setting: Setting, cells: &[Cell], ways: &[Way]) -> Result<Vec<Vec<Times>>, String> {
+    can_open(setting.page_size, setting.processes * setting.chunks())?;
     let numbers = cells.len() * ways.len() * setting.rounds * BLOCK * 2;
     let all = crew::run(setting.processes, numbers, |member| work(member, setting, cells, ways))?;
     let per_way = setting.rounds * BLOCK * 2;
@@ -118,8 +126,7 @@ impl Times {
 
 /// All cells in one process: clear, use, clear, use.
 fn work(member: &crew::Member, setting: Setting, cells: &[Cell], ways: &[Way]) -> Vec<f64> {
-    let len = if setting.is_hot || setting.page_size > PageSize::HUGE_2M { HOT } else { COLD };
-    let mut ring = Ring::open(setting.page_size, len).unwrap_or_else(|error| panic!("{error}"));
+    let mut ring = Ring::open(setting.page_size, setting.chunks()).unwrap_or_else(|error| panic!("{error}"));
     let mut numbers = Vec::new();
     for cell in cells {
         let mut of_ways = vec![Vec::new(); ways.len()];
@@ -141,5 +148,5 @@ fn work(member: &crew::Member, setting: Setting, cells: &[Cell], ways: &[Way]) -
 
 /// A step that visits all of `count` ways, forwards in even rounds and backwards in odd ones.
 fn stride(round: usize, count: usize) -> usize {
-    if round % 2 == 0 { 1 } else { count - 1 }
+    if round.is_multiple_of(2) { 1 } else { count - 1 }
 }

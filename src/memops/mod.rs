@@ -328,7 +328,7 @@ impl<J: Job> Task<J> {
         let touch = touch.at_most(method.near_bytes);
         let batches = method.order.batches(len, touch, batch_bytes);
         let Method { far, near, .. } = *method;
-        let is_window_alone = far.is_non_caching() && !near.is_non_caching() && job.dst().addr() % 64 == 0;
+        let is_window_alone = far.is_non_caching() && !near.is_non_caching() && job.dst().addr().is_multiple_of(64);
         let ahead = if is_window_alone { Ahead::new(touch.window(len), len) } else { None };
         Task { job, batches, total_bytes: len, far, near, ahead }
     }
