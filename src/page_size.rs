@@ -32,6 +32,9 @@ impl PageSize {
     /// 1 GiB, the gigantic page of the same machines.
     pub const HUGE_1G: PageSize = PageSize { log2: 30 };
 
+    /// 4 KiB, the smallest there is.
+    pub(crate) const SMALLEST: PageSize = PageSize { log2: Self::LOG2_MIN };
+
     const LOG2_MIN: u8 = 12;
     const LOG2_MAX: u8 = 34;
 
@@ -43,13 +46,6 @@ impl PageSize {
         }
         let log2 = bytes.trailing_zeros() as u8;
         if log2 < Self::LOG2_MIN || log2 > Self::LOG2_MAX { None } else { Some(PageSize { log2 }) }
-    }
-
-    /// The base page of this machine: 4 KiB, or 16 or 64 KiB on some AArch64 kernels.
-    #[must_use]
-    pub fn base() -> PageSize {
-        // A kernel whose base page is not a power of two in range does not exist.
-        PageSize::from_bytes(crate::sys::memory::base_page_bytes() as u64).unwrap_or(PageSize { log2: 12 })
     }
 
     /// Bytes in one page.

@@ -17,9 +17,7 @@ const LAYERS: [&[&str]; 7] = [
 ];
 
 /// Imports that do not point down, each with its reason.
-const EXCEPTIONS: [(&str, &str); 2] = [
-    // The base page is a fact of the machine, and sysconf(3) is the only source.
-    ("page_size", "sys"),
+const EXCEPTIONS: [(&str, &str); 1] = [
     // A backing that cannot be created names the limit that bound, and asks for mounts by the same `Machine`.
     ("backing", "supply"),
 ];

@@ -53,28 +53,13 @@ impl Central {
 
     /// Adds a span with free blocks.
     pub(crate) fn list(&mut self, space: &Space, start: u32) {
-        let unit = space.unit(start);
-        unit.prev.store(NONE, Relaxed);
-        unit.next.store(self.spans, Relaxed);
-        unit.set_listed(true);
-        if self.spans != NONE {
-            space.unit(self.spans).prev.store(start, Relaxed);
-        }
-        self.spans = start;
+        space.push_front(&mut self.spans, start);
+        space.unit(start).set_listed(true);
     }
 
     fn unlist(&mut self, space: &Space, start: u32) {
-        let unit = space.unit(start);
-        let (prev, next) = (unit.prev.load(Relaxed), unit.next.load(Relaxed));
-        if next != NONE {
-            space.unit(next).prev.store(prev, Relaxed);
-        }
-        if prev != NONE {
-            space.unit(prev).next.store(next, Relaxed);
-        } else {
-            self.spans = next;
-        }
-        unit.set_listed(false);
+        space.remove(&mut self.spans, start);
+        space.unit(start).set_listed(false);
     }
 
     /// Takes blocks that nobody uses: into the depot while it has room, then into their spans.

@@ -9,7 +9,6 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::space::{CHUNK_UNITS, Kind, NONE, Space};
-use crate::sys::process;
 
 /// Bins per power of two.
 const FINE: u32 = 8;
@@ -154,50 +153,28 @@ impl Runs {
 
     fn link(&mut self, space: &Space, start: u32, len: u32) {
         let (coarse, fine) = bin_of(len);
-        let head = &mut self.heads[coarse as usize][fine as usize];
         let (first, last) = (space.unit(start), space.unit(start + len - 1));
         last.set_kind(Kind::Free);
         last.head.store(start, Relaxed);
         first.set_kind(Kind::Free);
         first.len.store(len, Relaxed);
-        first.prev.store(NONE, Relaxed);
-        first.next.store(*head, Relaxed);
-        if *head != NONE {
-            space.unit(*head).prev.store(start, Relaxed);
-        }
-        *head = start;
+        space.push_front(&mut self.heads[coarse as usize][fine as usize], start);
         self.fine[coarse as usize] |= 1 << fine;
         self.coarse |= 1 << coarse;
         self.free_units += u64::from(len);
     }
 
     fn unlink(&mut self, space: &Space, start: u32, len: u32) {
-        let unit = space.unit(start);
-        let (prev, next) = (unit.prev.load(Relaxed), unit.next.load(Relaxed));
-        if next != NONE {
-            space.unit(next).prev.store(prev, Relaxed);
-        }
-        if prev != NONE {
-            space.unit(prev).next.store(next, Relaxed);
-        } else {
-            self.unlink_head(start, len, next);
-        }
-        self.free_units -= u64::from(len);
-    }
-
-    fn unlink_head(&mut self, start: u32, len: u32, next: u32) {
         let (coarse, fine) = bin_of(len);
         let head = &mut self.heads[coarse as usize][fine as usize];
-        if *head != start {
-            process::abort_with("hugearena: heap corrupted: free run on no list\n");
-        }
-        *head = next;
-        if next == NONE {
+        space.remove(head, start);
+        if *head == NONE {
             self.fine[coarse as usize] &= !(1 << fine);
             if self.fine[coarse as usize] == 0 {
                 self.coarse &= !(1 << coarse);
             }
         }
+        self.free_units -= u64::from(len);
     }
 }
 

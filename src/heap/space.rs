@@ -241,6 +241,33 @@ impl Space {
         unsafe { &*word }
     }
 
+    /// Puts a run or span at the front of a list, by its first unit.
+    pub(crate) fn push_front(&self, head: &mut u32, index: u32) {
+        let unit = self.unit(index);
+        unit.prev.store(NONE, Relaxed);
+        unit.next.store(*head, Relaxed);
+        if *head != NONE {
+            self.unit(*head).prev.store(index, Relaxed);
+        }
+        *head = index;
+    }
+
+    /// Takes a run or span out of the list that `head` is the front of.
+    pub(crate) fn remove(&self, head: &mut u32, index: u32) {
+        let unit = self.unit(index);
+        let (prev, next) = (unit.prev.load(Relaxed), unit.next.load(Relaxed));
+        if next != NONE {
+            self.unit(next).prev.store(prev, Relaxed);
+        }
+        if prev != NONE {
+            self.unit(prev).next.store(next, Relaxed);
+        } else if *head == index {
+            *head = next;
+        } else {
+            process::abort_with("hugearena: heap corrupted: run or span on no list\n");
+        }
+    }
+
     /// What backs a chunk; beyond the range, nothing does.
     pub(crate) fn backing(&self, chunk: u32) -> Backing {
         if chunk >= self.chunk_count {

@@ -7,10 +7,15 @@ use super::{EINTR, EINVAL, check, last_errno};
 use crate::error::Errno;
 use crate::page_size::PageSize;
 
-/// Bytes in a base page, from `sysconf(_SC_PAGESIZE)`: constant for the life of the process.
-pub fn base_page_bytes() -> usize {
-    // SAFETY: sysconf has no preconditions.
-    (unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) as usize
+impl PageSize {
+    /// The base page of this machine: 4 KiB, or 16 or 64 KiB on some AArch64 kernels.
+    #[must_use]
+    pub fn base() -> PageSize {
+        // SAFETY: sysconf has no preconditions.
+        let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        // A kernel whose base page is not a power of two in range does not exist.
+        PageSize::from_bytes(bytes as u64).unwrap_or(PageSize::SMALLEST)
+    }
 }
 
 /// Bytes of ordinary memory in this machine, from sysinfo(2).
