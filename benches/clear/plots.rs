@@ -87,7 +87,7 @@ fn batches(table: &Table) -> Option<String> {
 
 /// Memset's total over ours: a group for each number of processes, a bar for each window.
 fn gains(table: &Table) -> Option<String> {
-    let (bottom, height) = (330.0, 240.0);
+    let (bottom, height) = (330.0, 225.0);
     let title = "Clear + first read of the window: memset's time over claim_zeroed's";
     let mut canvas = Canvas::new(400.0, title, "2M of memory that is not in cache; window at the start; 1 is no gain");
     canvas.legend(72.0, &["4 KiB window", "64 KiB", "512 KiB", "2 MiB (all)"]);

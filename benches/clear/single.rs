@@ -27,7 +27,11 @@ pub fn cold(context: &mut Context) -> Result<(), String> {
     for position in POSITIONS {
         for usage in [Use::Read, Use::Write] {
             let cell = Cell { touch: touch_at(position, 64 << 10, PAGE.bytes()), usage };
-            let times = &sweep::measure(setting(context, false), &[cell], &ways)?[0];
+            let setting = setting(context, false);
+            let times = &sweep::measure(setting, &[cell], &ways)?[0];
+            for (way, times) in ways.iter().zip(times) {
+                context.table.add(&setting, &cell, position, *way, *times);
+            }
             let [memset, claim, written] = [0, 1, 2].map(|way: usize| times[way]);
             let bare = times[3..].iter().map(|times| times.clear).fold(f64::INFINITY, f64::min);
             let name = format!("{position} {usage:?}");

@@ -53,6 +53,6 @@ impl Method {
         let stays_cached = len <= caches.level_2 || (hot && len <= caches.level_3);
         let near = Kernel::cached();
         let far = if stays_cached { near } else { Kernel::non_caching() };
-        Method { order: Order::Ranges, far, near, near_bytes: caches.level_2 / 2 }
+        Method { order: Order::Ranges, far, near, near_bytes: caches.level_2 / 8 }
     }
 }

@@ -78,7 +78,7 @@ pub unsafe fn clear(dst: *mut u8, len: usize, touch: FirstTouch) {
 #[cold]
 unsafe fn clear_large(dst: *mut u8, len: usize, touch: FirstTouch) {
     // SAFETY: the same contract; what the region holds does not matter to the choice.
-    let method = unsafe { Method::choose_for(dst, len) };
+    let method = unsafe { Method::choose_to_clear(dst, len, touch) };
     // SAFETY: the same contract.
     let _ = unsafe { clear_with(dst, len, touch, &method, &mut Nothing.in_batches_of(usize::MAX)) };
 }
