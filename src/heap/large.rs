@@ -52,8 +52,9 @@ fn take(config: &HugeAlloc, layout: Layout) -> Option<(&'static Space, u32, u32)
     if !HEAP.start(config) {
         return None;
     }
+    let space = HEAP.space().filter(|space| layout.align() <= space.largest_align())?;
     let start = HEAP.take_unmarked_run(units, align)?;
-    Some((HEAP.space()?, start, units))
+    Some((space, start, units))
 }
 
 /// Frees a large block.
@@ -84,6 +85,7 @@ pub(crate) fn resize_in_place(block: *mut u8, new_size: usize) -> bool {
     if units <= held {
         if units < held {
             HEAP.runs.lock().shrink(space, start, held, units);
+            HEAP.release_room(space, start + held);
         }
         return true;
     }

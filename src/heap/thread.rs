@@ -66,10 +66,12 @@ struct Cache {
     budget: usize,
     /// The class that is next to give room up.
     victim: usize,
-    slots: [MaybeUninit<*mut u8>; SLOTS],
 }
 
-const CACHE_UNITS: u32 = size_of::<Cache>().div_ceil(UNIT_BYTES) as u32;
+/// The slots lie behind the cache in its run, and apart from it: they are reached through the bins' pointers while
+/// the cache itself is borrowed.
+const SLOTS_OFFSET: usize = size_of::<Cache>().next_multiple_of(64);
+const CACHE_UNITS: u32 = (SLOTS_OFFSET + SLOTS * size_of::<*mut u8>()).div_ceil(UNIT_BYTES) as u32;
 const _: () = assert!(offset_of!(Cache, bins) == 0);
 
 thread_local! {
@@ -124,7 +126,7 @@ pub(crate) fn alloc_slow(config: &HugeAlloc, class: usize) -> *mut u8 {
         return null_mut();
     }
     match own_cache() {
-        // SAFETY: this thread's own cache, and no reference to it is live.
+        // SAFETY: this thread's own cache, and no other reference to it is live.
         Some(cache) => unsafe { (*cache).refill(class) },
         None => HEAP.take_block(class),
     }
@@ -135,7 +137,7 @@ pub(crate) fn alloc_slow(config: &HugeAlloc, class: usize) -> *mut u8 {
 #[inline(never)]
 pub(crate) fn dealloc_slow(class: usize, block: *mut u8) {
     match own_cache() {
-        // SAFETY: this thread's own cache, and no reference to it is live.
+        // SAFETY: this thread's own cache, and no other reference to it is live.
         Some(cache) => unsafe { (*cache).make_room_for(class, block) },
         None => HEAP.give_block(class, block),
     }
@@ -145,7 +147,7 @@ pub(crate) fn dealloc_slow(class: usize, block: *mut u8) {
 pub(crate) fn flush() {
     let bins = current();
     if is_own(bins) {
-        // SAFETY: this thread's own cache, and no reference to it is live.
+        // SAFETY: this thread's own cache, and no other reference to it is live.
         unsafe { (*bins.cast::<Cache>()).flush() };
     }
 }
@@ -186,7 +188,7 @@ fn create() -> Option<*mut Cache> {
         (&raw mut (*cache).run).write(run);
         (&raw mut (*cache).budget).write(BUDGET_BYTES);
         (&raw mut (*cache).victim).write(0);
-        let slots = (&raw mut (*cache).slots).cast::<*mut u8>();
+        let slots = cache.byte_add(SLOTS_OFFSET).cast::<*mut u8>();
         let bins = (&raw mut (*cache).bins.0).cast::<Bin>();
         for (class, start) in SLOT_START.iter().enumerate().take(CLASSES) {
             let base = slots.add(*start as usize);

@@ -19,6 +19,7 @@ use crate::error::{Errno, Error, Limit, Operation, Result};
 use crate::page_size::PageSize;
 use crate::supply::diagnosis::{Refusals, diagnose, diagnose_since};
 use crate::sys::memory::Anonymous;
+use crate::sys::process::forks;
 use crate::sys::{self, memory};
 use reservation::{Reservation, prove_populated};
 
@@ -41,8 +42,9 @@ pub(crate) struct Mapping {
     memory: Memory,
     /// Keeps the file, and with it the name of what is mapped.
     backing: Backing,
-    /// A forked child has none of a shared mapping: the same addresses may be something else there.
-    owner: u32,
+    /// [`forks`] when it was mapped: a forked child has none of a shared mapping, and the same addresses may be
+    /// something else there.
+    forks: u64,
 }
 
 #[derive(Debug)]
@@ -75,7 +77,7 @@ impl Mapping {
             Ok(memory) => memory,
             Err(errno) => return Err(failed(Operation::Map, errno)),
         };
-        let mapping = Mapping { memory, backing, owner: std::process::id() };
+        let mapping = Mapping { memory, backing, forks: forks() };
         if mapping.backing.memory_class() == MemoryClass::Shared {
             mapping.keep_from_children(options.dump);
         }
@@ -100,6 +102,11 @@ impl Mapping {
     /// Bytes, whole pages.
     pub(crate) fn len_bytes(&self) -> usize {
         self.backing.len_bytes()
+    }
+
+    /// Whether this process has the memory: not if it is shared memory and this is a child forked since.
+    pub(crate) fn is_here(&self) -> bool {
+        self.forks == forks() || self.backing.memory_class() == MemoryClass::Private
     }
 
     pub(crate) fn backing(&self) -> &Backing {
@@ -135,8 +142,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if std::process::id() != self.owner {
-            // A forked child: a shared mapping is not there, a private one goes when the child does.
+        if !self.is_here() {
             return;
         }
         // SAFETY: whoever drops the mapping says that nobody uses it; its memory is dropped once, here.
@@ -184,7 +190,7 @@ fn fill(range: &Reservation, backing: &Backing, options: Options) -> std::result
     // SAFETY: the range was reserved for this and holds nothing; what moves in is fresh, ours and of that length.
     unsafe {
         match stage(backing, options.eager)? {
-            None => range.commit_ordinary(0, len, false)?,
+            None => range.commit_ordinary(0, len)?,
             Some(staged) => range.move_in(0, staged, len)?,
         }
     }

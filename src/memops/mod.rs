@@ -44,11 +44,13 @@ const SMALL: usize = 256 << 10;
 
 /// Zeroes `len` bytes at `dst`, the window of `touch` last. Everything else is chosen, for memory that is cold.
 ///
-/// As cheap as `memset` for small blocks. Never allocates, locks or panics, makes no system call.
+/// As cheap as `memset` for small blocks. Never allocates, locks or panics, makes no system call. On x86-64 it
+/// reads the time stamp counter for blocks between the size of the level-2 and the last-level cache.
 ///
 /// # Safety
 ///
-/// - `dst` is valid for writing `len` bytes.
+/// - `dst` is valid for reading and writing `len` bytes, whatever they hold (a few are read, to see whether the
+///   block is in cache).
 /// - Nothing else reads or writes them until this returns.
 ///
 /// # Examples
