@@ -118,7 +118,7 @@ impl Chunk {
             return Method::choose(region.len, false);
         }
         // SAFETY: a region of our own chunk.
-        unsafe { Method::choose_for(self.as_ptr().as_ptr().add(region.offset), region.len) }
+        unsafe { Method::choose_to_clear(self.as_ptr().as_ptr().add(region.offset), region.len, region.touch) }
     }
 }
 
