@@ -57,6 +57,11 @@ impl Growth {
         }
     }
 
+    /// The first chunk above everything given out.
+    pub(crate) fn top(&self) -> u32 {
+        self.top
+    }
+
     /// Chunks committed on `backing`.
     pub(crate) fn chunks_on(&self, backing: Backing) -> u32 {
         self.chunks[backing as usize]
