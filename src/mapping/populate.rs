@@ -5,7 +5,7 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::{self, Scope};
+use std::thread::{self, Scope, ScopedJoinHandle};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -54,9 +54,14 @@ pub(crate) fn run(len: usize, page_bytes: usize, crew: &Crew<'_>, step: &Step<'_
     let started = thread::scope(|scope| {
         // Without the guard a watch that panics would leave workers behind the barrier for ever.
         let _stop = StopWhenDropped(&shared);
-        let started = (0..crew.workers).take_while(|&index| work.start(scope, index)).count();
-        shared.open_barrier(started);
+        let threads: Vec<_> = (0..crew.workers).map_while(|index| work.start(scope, index)).collect();
+        shared.open_barrier(threads.len());
         shared.watch_over(crew.watch);
+        let started = threads.len();
+        // The end of the scope waits for their work only, and would leave threads behind that are ending.
+        for thread in threads {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
         started
     });
     match started {
@@ -103,13 +108,13 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// Whether the system gave a thread. Those that it gave share the work of those that it did not.
-    fn start<'scope>(self, scope: &'scope Scope<'scope, 'a>, index: usize) -> bool
+    /// `None` when the system gives no thread: those that it gave share the work.
+    fn start<'scope>(self, scope: &'scope Scope<'scope, 'a>, index: usize) -> Option<ScopedJoinHandle<'scope, ()>>
     where
         'a: 'scope,
     {
         let named = thread::Builder::new().name("hugearena-fill".into());
-        named.spawn_scoped(scope, move || self.work(index)).is_ok()
+        named.spawn_scoped(scope, move || self.work(index)).ok()
     }
 
     fn work(self, index: usize) {

@@ -89,7 +89,7 @@ impl Failure<'_> {
             }
             // Populating what is already reserved: the pool has said yes, the cgroups' usage limits have not, or the
             // nodes that may be used: reservations are not made by node.
-            EFAULT if huge => self.tightest(before, LimitKind::CgroupMax, self.node().into_iter().collect()),
+            EFAULT if huge => self.tightest(before, LimitKind::CgroupMax, self.nodes(self.node).into_iter().collect()),
             // fallocate(2), which does both.
             ENOSPC if huge => {
                 let limits = self.pool().into_iter().chain(self.mount_size()).collect();
@@ -101,7 +101,9 @@ impl Failure<'_> {
 
     /// What can make mmap fail with ENOMEM, cgroups apart.
     fn enomem(&self) -> Vec<Limit> {
-        let limits = [self.pool(), self.node(), self.mount_size(), self.address_space(), self.map_count()];
+        // mmap knows the cpuset and not the policy, which is set on what it maps.
+        let nodes = self.nodes(None);
+        let limits = [self.pool(), nodes, self.mount_size(), self.address_space(), self.map_count()];
         limits.into_iter().flatten().collect()
     }
 
@@ -166,8 +168,11 @@ impl Failure<'_> {
 
     /// The free pages of the only nodes that may be used: the one asked for, or those that the cpuset allows, if these
     /// are not all.
-    fn node(&self) -> Option<Limit> {
-        let (usable, place) = self.usable_nodes()?;
+    fn nodes(&self, asked: Option<u32>) -> Option<Limit> {
+        let (usable, place) = match asked {
+            Some(node) => (vec![node], String::new()),
+            None => self.nodes_of_cpuset()?,
+        };
         let pools = usable.iter().filter_map(|&node| nodes::pool(self.machine, node, self.page_size));
         let pools: Vec<_> = pools.collect();
         let page = self.page_size.bytes() as u64;
@@ -179,14 +184,11 @@ impl Failure<'_> {
         Some(self.limit(LimitKind::Node, available, file + &place, remedy))
     }
 
-    /// The nodes, and what to add to the name of the first one's file to say where the others come from.
-    fn usable_nodes(&self) -> Option<(Vec<u32>, String)> {
-        if let Some(node) = self.node {
-            return Some((vec![node], String::new()));
-        }
+    /// The nodes, and what to add to the name of the first one's file to say why these.
+    fn nodes_of_cpuset(&self) -> Option<(Vec<u32>, String)> {
         let allowed = nodes::allowed(self.machine)?;
         let is_all = nodes::ids(self.machine).iter().all(|node| allowed.contains(node));
-        let place = format!(" and that of the other nodes in Mems_allowed_list of /proc/self/status ({allowed:?})");
+        let place = format!(", Mems_allowed_list of /proc/self/status: nodes {allowed:?}");
         (!is_all).then_some((allowed, place))
     }
 
