@@ -125,7 +125,7 @@ fn report(rounds: &[Round], bytes: usize) -> bool {
 
 fn round(bytes: usize, number: usize) -> Result<Round, String> {
     // Whoever comes second finds the machine as the first one left it.
-    let (one, bare) = if number % 2 == 0 {
+    let (one, bare) = if number.is_multiple_of(2) {
         let one = opened(bytes, 1)?;
         (one, bare(bytes)?)
     } else {
