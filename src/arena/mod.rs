@@ -5,6 +5,7 @@
 mod bitmap;
 mod builder;
 mod chunk;
+mod progress;
 mod scrub;
 mod stats;
 mod worker;
@@ -26,6 +27,7 @@ use crate::page_size::PageSize;
 use bitmap::{Bitmap, Prefer};
 pub use builder::{ArenaBuilder, Declined, Obtained, Populate};
 pub use chunk::Chunk;
+pub use progress::PopulateProgress;
 pub use stats::ArenaStats;
 pub use worker::Worker;
 pub use zeroing::ZeroingChunk;

@@ -7,6 +7,7 @@
 
 pub mod file;
 pub mod memory;
+pub mod numa;
 pub mod process;
 
 use crate::error::Errno;
@@ -31,6 +32,8 @@ pub const ENODEV: Errno = Errno(libc::ENODEV);
 pub const EINVAL: Errno = Errno(libc::EINVAL);
 /// Interrupted by a signal.
 pub const EINTR: Errno = Errno(libc::EINTR);
+/// Cancelled: what the crate itself answers when a caller's callback stops an operation.
+pub const ECANCELED: Errno = Errno(libc::ECANCELED);
 /// Function not implemented, or denied by seccomp.
 pub const ENOSYS: Errno = Errno(libc::ENOSYS);
 
