@@ -56,6 +56,16 @@ pub enum Operation {
     Populate,
     /// Giving pages or addresses back.
     Unmap,
+    /// Becoming the owner of a named arena: another process owns it.
+    Own,
+    /// Reading or writing the record of a named arena.
+    Record,
+    /// Mapping an arena that another process owns.
+    Attach,
+    /// Removing a named arena.
+    Remove,
+    /// Passing an arena to another process.
+    Share,
 }
 
 impl fmt::Display for Operation {
@@ -68,6 +78,11 @@ impl fmt::Display for Operation {
             Operation::Map => "map",
             Operation::Populate => "populate",
             Operation::Unmap => "unmap",
+            Operation::Own => "own",
+            Operation::Record => "keep the record of",
+            Operation::Attach => "attach",
+            Operation::Remove => "remove",
+            Operation::Share => "share",
         })
     }
 }

@@ -6,7 +6,9 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod attach;
 pub(crate) mod reservation;
+pub(crate) mod words;
 
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -43,6 +45,7 @@ pub(crate) struct Mapping {
     backing: Backing,
     /// A forked child has none of a shared mapping: the same addresses may be something else there.
     owner: u32,
+    dump: bool,
 }
 
 #[derive(Debug)]
@@ -75,7 +78,7 @@ impl Mapping {
             Ok(memory) => memory,
             Err(errno) => return Err(failed(Operation::Map, errno)),
         };
-        let mapping = Mapping { memory, backing, owner: std::process::id() };
+        let mapping = Mapping { memory, backing, owner: std::process::id(), dump: options.dump };
         if mapping.backing.memory_class() == MemoryClass::Shared {
             mapping.keep_from_children(options.dump);
         }
@@ -104,6 +107,11 @@ impl Mapping {
 
     pub(crate) fn backing(&self) -> &Backing {
         &self.backing
+    }
+
+    /// Whether shared memory was left in core dumps.
+    pub(crate) fn is_dumped(&self) -> bool {
+        self.dump
     }
 
     /// Makes pages present and proves it. Only pages that nobody has written to: kernels before 5.14 are
