@@ -61,7 +61,9 @@ fn use_arena(ground: &Ground, random: &mut Random) {
             4 => drop(arena.scrub(pages * HUGE, &mut Nothing.in_batches_of(64 << 10))),
             _ => {
                 let mut zeroing = arena.start_zeroed(pages, FirstTouch::unknown(), 256 << 10).unwrap();
-                (0..random.below(30)).for_each(|_| drop(zeroing.advance()));
+                (0..random.below(30)).for_each(|_| {
+                    let _ = zeroing.advance();
+                });
                 zeroing.finish().iter_mut().for_each(mark);
             }
         }

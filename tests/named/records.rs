@@ -66,7 +66,7 @@ fn a_record_that_does_not_fit_its_file_says_nothing() {
             assert_eq!((restarted(&arena), arena.stats().dirty), (&Restart::Unknown, 2));
             assert!(arena.claim_zeroed(2, FirstTouch::unknown()).is_some());
         };
-        drop(ground.open(2).claim(1).map(|mut chunk| scribble(&mut chunk)));
+        ground.open(2).claim(1).iter_mut().for_each(scribble);
         // Truncated and grown again: other pages, and the kernel says so by the time.
         let file = std::fs::OpenOptions::new().write(true).open(ground.file()).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(20));
