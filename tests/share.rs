@@ -291,5 +291,7 @@ fn nothing_that_a_peer_says_is_believed() {
     let (ours, theirs) = pair();
     good().send(&theirs);
     assert_eq!(View::receive(&ours).unwrap().len() as u64, 4 * base);
+    good().send(&theirs);
+    assert!(View::receive_at_most(&ours, 4 * base as usize - 1).unwrap_err().to_string().contains("more than"));
     std::fs::remove_file(temp).unwrap();
 }

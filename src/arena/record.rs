@@ -11,13 +11,14 @@
 //! | 32..40, 40..48 | device and inode of the arena's file |
 //! | 48..56, 56..64 | when the file was made: seconds, nanoseconds |
 //! | 64..72, 72..80 | page size in bytes, number of pages |
-//! | 80..88 | FNV-1a of the header, these eight bytes taken as 0 |
+//! | 80..88 | FNV-1a of the header's words, this one taken as 0 |
 //! | 88..96, 96.. | length of the path of the arena's file, the path, zeroes |
 //!
 //! The header is written once, before the file gets its name. The bits change while the arena is in use: by stores to
 //! a shared mapping, so that they are as they should be however the process ends, and no system call is made.
 
 use std::fs::{File, Metadata};
+use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"HUGEAREN";
 pub(super) const HEADER: usize = 4096;
 const PATH: usize = 96;
-const CHECKSUM: std::ops::Range<usize> = 80..88;
+const CHECKSUM: usize = 80;
 /// Bits for 2^29 pages; a longer file is none of ours.
 pub(super) const LEN_MAX: u64 = HEADER as u64 + (1 << 26);
 
@@ -82,7 +83,7 @@ impl Record {
         }
         bytes[88..96].copy_from_slice(&(path.len() as u64).to_le_bytes());
         let sum = checksum(&bytes);
-        bytes[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
+        bytes[CHECKSUM..][..8].copy_from_slice(&sum.to_le_bytes());
         bytes.extend(self.zero.iter().flat_map(|word| word.to_le_bytes()));
         Some(bytes)
     }
@@ -101,7 +102,7 @@ impl Record {
             return Err(format!("has format version {version}, and this build reads up to {VERSION}"));
         }
         let number = |at| u64::from_le_bytes(array(header, at));
-        if version == 0 || number(CHECKSUM.start) != checksum(header) {
+        if version == 0 || number(CHECKSUM) != checksum(header) {
             return Err("is damaged: its checksum is wrong".into());
         }
         let damaged = || "is damaged: its numbers contradict each other".to_string();
@@ -147,16 +148,17 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     std::array::from_fn(|index| bytes[at + index])
 }
 
-/// FNV-1a: finds damage, not malice. Source: Fowler, Noll, Vo; draft-eastlake-fnv.
+/// FNV-1a over words of eight bytes: finds damage, not malice. Source: Fowler, Noll, Vo; draft-eastlake-fnv.
 fn checksum(header: &[u8]) -> u64 {
-    let bytes = header.iter().enumerate().map(|(at, byte)| if CHECKSUM.contains(&at) { 0 } else { *byte });
-    bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    let (words, _) = header.as_chunks::<8>();
+    let words = words.iter().enumerate().map(|(at, word)| if at * 8 == CHECKSUM { 0 } else { u64::from_le_bytes(*word) });
+    words.fold(0xcbf2_9ce4_8422_2325, |sum, word| (sum ^ word).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Reads at most what a record may have.
-pub(super) fn read(file: &File) -> std::io::Result<Vec<u8>> {
-    use std::io::Read;
-    let mut bytes = Vec::new();
+pub(super) fn read(file: &File, len: u64) -> std::io::Result<Vec<u8>> {
+    // One byte more than there should be, so that the end is seen without asking again.
+    let mut bytes = Vec::with_capacity(len.min(LEN_MAX) as usize + 1);
     file.take(LEN_MAX + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
@@ -229,7 +231,7 @@ mod tests {
             if with_sum && bytes.len() >= HEADER {
                 bytes[..12].copy_from_slice(b"HUGEAREN\x01\0\0\0");
                 let sum = checksum(&bytes[..HEADER]);
-                bytes[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
+                bytes[CHECKSUM..][..8].copy_from_slice(&sum.to_le_bytes());
             }
             let _ = Record::decode(&bytes);
         }

@@ -103,7 +103,7 @@ impl Place {
         };
         let metadata = file.metadata().map_err(|error| self.io_error(&path, error))?;
         lock::check_owner(&metadata).map_err(|error| self.io_error(&path, error))?;
-        let bytes = record::read(&file).map_err(|error| self.io_error(&path, error))?;
+        let bytes = record::read(&file, metadata.len()).map_err(|error| self.io_error(&path, error))?;
         let refused = |reason| {
             let remedy = "it is left as it is; if nobody needs it, delete it, and the arena starts with dirty pages";
             self.error(Operation::Record, format!("{} {reason}; {remedy}", path.display()))

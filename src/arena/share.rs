@@ -101,6 +101,16 @@ impl View {
     /// came with it, or the file is not what the message says or is not sealed. [`Operation::Map`] and
     /// [`Operation::Populate`], with the limit that bound.
     pub fn receive(socket: &UnixStream) -> Result<View> {
+        View::receive_at_most(socket, usize::MAX)
+    }
+
+    /// As [`receive`](Self::receive), but refuses more than `bytes`: a file may be longer than what its sender has paid
+    /// for, and the pages that it lacks would be taken by this process.
+    ///
+    /// # Errors
+    ///
+    /// As for [`receive`](Self::receive); [`Operation::Share`] for an arena that is longer.
+    pub fn receive_at_most(socket: &UnixStream, bytes: usize) -> Result<View> {
         let (message, fd) = receive(socket)?;
         let (page_size, dump) = check_message(&message).map_err(|problem| failed(&problem))?;
         let writable = fd::is_writable(fd.as_fd()).map_err(|errno| failed("").os(errno))?;
@@ -109,6 +119,9 @@ impl View {
         let backing = Backing::from_file(file, None, page_size)?;
         if backing.len_bytes() as u64 != number(&message, 24) {
             return Err(failed(": the file has another length than the message says"));
+        }
+        if backing.len_bytes() > bytes {
+            return Err(failed(&format!(": it has {} bytes, more than {bytes}", backing.len_bytes())));
         }
         View::new(backing, AttachOptions { writable, dump, share_tables: true })
     }

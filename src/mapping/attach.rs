@@ -16,6 +16,7 @@ use crate::backing::Backing;
 use crate::error::{Errno, Error, Operation, Result};
 use crate::page_size::PageSize;
 use crate::supply::diagnosis::{Refusals, diagnose_since};
+use crate::sys::memory::{self, Anonymous};
 use crate::sys::{self, process, shared};
 
 /// What one shareable page table maps: 512 pages of 2 MiB.
@@ -180,7 +181,7 @@ impl Mapping {
         // SAFETY: inside our mapping, in whole pages.
         let populated = unsafe {
             let at = self.start().add(offset);
-            if writable { sys::memory::populate_write(at, len) } else { shared::populate_read(at, len) }
+            if writable { memory::populate_write(at, len) } else { shared::populate_read(at, len) }
         };
         match (populated, self.backing.fd()) {
             // Before Linux 5.14. Reading a zero into each page, as for fresh ones, would change what is there; a file
@@ -222,10 +223,14 @@ fn map(backing: &Backing, options: AttachOptions, congruent: bool) -> std::resul
 fn map_congruent(file: BorrowedFd<'_>, len: usize, writable: bool) -> std::result::Result<Reservation, Errno> {
     let mut last = sys::EEXIST;
     for _ in 0..PLACES {
-        let place = Reservation::new(len, TABLE_BYTES)?;
-        let at: NonNull<u8> = place.base();
-        // SAFETY: reserved just now, and used by nobody.
-        unsafe { place.unmap() };
+        let padded = len.checked_add(TABLE_BYTES).ok_or(sys::ENOMEM)?;
+        let place = memory::map_anonymous(padded, Anonymous::Reserved)?;
+        // SAFETY: at most `TABLE_BYTES` into the range reserved just now, which nobody uses, so that it can go again.
+        let at: NonNull<u8> = unsafe {
+            let at = place.add(place.align_offset(TABLE_BYTES));
+            memory::unmap(place, padded)?;
+            at
+        };
         match shared::map(file, Some(at), len, writable) {
             Ok(start) => return Ok(Reservation::adopt(start, len)),
             Err(errno @ sys::EEXIST) => last = errno,
