@@ -73,6 +73,9 @@ fn run() -> Outcome<bool> {
         return Ok(true);
     }
     machine::own_mount_namespace()?;
+    // Records are in memory by default (/run is a tmpfs nearly everywhere), not on the disk of a temporary directory.
+    // SAFETY: no other thread runs yet.
+    unsafe { std::env::set_var("TMPDIR", "/dev/shm") };
     let is_check = arguments.iter().any(|argument| argument == "--check");
     let are_met = [small_pages()?, gigantic_pages()?];
     Ok(!is_check || are_met == [true; 2])

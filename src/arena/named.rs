@@ -174,7 +174,8 @@ impl Request<'_> {
         match named::page_size_at(&path) {
             Some(size) if size == self.page_size => Ok(vec![path]),
             Some(size) => {
-                let problem = format!("it exists, as {}, on pages of {size}, not of {}", path.display(), self.page_size);
+                let problem =
+                    format!("it exists, as {}, on pages of {size}, not of {}", path.display(), self.page_size);
                 Err(place.error(Operation::Configure, problem))
             }
             None => {
@@ -202,14 +203,7 @@ impl Request<'_> {
     }
 
     /// Gives a new file its length, writes the record, maps.
-    fn restart(
-        &self,
-        place: &Place,
-        path: &Path,
-        file: &File,
-        old: Option<Record>,
-        is_new: bool,
-    ) -> Result<Restarted> {
+    fn restart(&self, place: &Place, path: &Path, file: &File, old: Option<Record>, is_new: bool) -> Result<Restarted> {
         if is_new {
             let pages = self.pages.ok_or_else(|| place.error(Operation::Configure, "it is new: wanted a capacity"))?;
             let bytes = pages * self.page_size.bytes();

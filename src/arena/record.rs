@@ -22,6 +22,7 @@ use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use crate::page_size::PageSize;
 
@@ -137,11 +138,14 @@ impl Record {
     }
 }
 
-/// `/proc/sys/kernel/random/boot_id`, another one after every boot.
+/// `/proc/sys/kernel/random/boot_id`, another one after every boot. Read once: no process outlives it.
 pub(super) fn boot_id() -> Option<[u8; 16]> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    let digits: String = text.trim().split('-').collect();
-    Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
+    static ID: OnceLock<Option<[u8; 16]>> = OnceLock::new();
+    *ID.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let digits: String = text.trim().split('-').collect();
+        Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
+    })
 }
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
@@ -151,7 +155,8 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 /// FNV-1a over words of eight bytes: finds damage, not malice. Source: Fowler, Noll, Vo; draft-eastlake-fnv.
 fn checksum(header: &[u8]) -> u64 {
     let (words, _) = header.as_chunks::<8>();
-    let words = words.iter().enumerate().map(|(at, word)| if at * 8 == CHECKSUM { 0 } else { u64::from_le_bytes(*word) });
+    let words =
+        words.iter().enumerate().map(|(at, word)| if at * 8 == CHECKSUM { 0 } else { u64::from_le_bytes(*word) });
     words.fold(0xcbf2_9ce4_8422_2325, |sum, word| (sum ^ word).wrapping_mul(0x0100_0000_01b3))
 }
 

@@ -81,7 +81,7 @@ impl Backing {
         let len = file.metadata().map_err(|error| refused(&error, Path::new(""), page_size, 1))?.len();
         let grain = page_size.bytes() as u64;
         let pages = usize::try_from(len / grain).unwrap_or(usize::MAX);
-        if len % grain != 0 {
+        if !len.is_multiple_of(grain) {
             let subject = format!("a file of {len} bytes: these are no whole pages of {page_size}");
             return Err(Error::new(Operation::Configure, subject));
         }

@@ -28,7 +28,7 @@ impl Words {
     /// present when this returns, so that storing to them asks the system for nothing.
     pub(crate) fn map(file: &File, offset: usize) -> io::Result<Words> {
         let mapped = MmapOptions::new().map_raw(file)?;
-        if offset % 8 != 0 || offset > mapped.len() {
+        if !offset.is_multiple_of(8) || offset > mapped.len() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         if let Some(start) = NonNull::new(mapped.as_mut_ptr()) {

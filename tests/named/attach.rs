@@ -35,7 +35,9 @@ fn a_view_is_bounded_and_sees_what_the_owner_writes() {
             both.get(start + 5, 1).unwrap().cast::<u8>().write(1);
             assert_eq!(only.get(start + 5, 1).unwrap().cast::<u8>().read(), 1);
         }
-        for (offset, len) in [(3 * HUGE, 1), (0, 3 * HUGE + 1), (usize::MAX, 2), (1, usize::MAX), (usize::MAX, usize::MAX)] {
+        for (offset, len) in
+            [(3 * HUGE, 1), (0, 3 * HUGE + 1), (usize::MAX, 2), (1, usize::MAX), (usize::MAX, usize::MAX)]
+        {
             assert!(both.get(offset, len).is_none(), "{offset}, {len}");
         }
         assert!(both.get(3 * HUGE, 0).is_some_and(|none| none.is_empty()) && both.get(0, 3 * HUGE).is_some());
