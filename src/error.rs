@@ -58,6 +58,16 @@ pub enum Operation {
     Place,
     /// Giving pages or addresses back.
     Unmap,
+    /// Becoming the owner of a named arena: another process owns it.
+    Own,
+    /// Reading or writing the record of a named arena.
+    Record,
+    /// Mapping an arena that another process owns.
+    Attach,
+    /// Removing a named arena.
+    Remove,
+    /// Passing an arena to another process.
+    Share,
 }
 
 impl fmt::Display for Operation {
@@ -71,6 +81,11 @@ impl fmt::Display for Operation {
             Operation::Populate => "populate",
             Operation::Place => "place",
             Operation::Unmap => "unmap",
+            Operation::Own => "own",
+            Operation::Record => "keep the record of",
+            Operation::Attach => "attach",
+            Operation::Remove => "remove",
+            Operation::Share => "share",
         })
     }
 }

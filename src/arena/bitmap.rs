@@ -14,10 +14,12 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, compiler_fence, fence};
 use std::time::Duration;
 
 use crossbeam::utils::{Backoff, CachePadded};
+
+use crate::mapping::words::Words;
 
 const WORD: usize = u64::BITS as usize;
 
@@ -78,6 +80,9 @@ pub(crate) struct Bitmap {
     waiting: CachePadded<AtomicUsize>,
     /// Claims of runs go one at a time: two that overlap would both fail on each other's half.
     run_claims: Mutex<()>,
+    /// What the next owner of a named arena reads: like `zero`, but never 1 for a page that is not zero, at whatever
+    /// instruction this process is killed.
+    record: Option<Words>,
 }
 
 impl Bitmap {
@@ -96,7 +101,18 @@ impl Bitmap {
             scrubbing: CachePadded::default(),
             waiting: CachePadded::default(),
             run_claims: Mutex::new(()),
+            record: None,
         }
+    }
+
+    /// `pages` pages, all free, of which `record` says which hold zeroes; from now on it is kept up to date.
+    pub(crate) fn recorded(pages: usize, record: Words, fresh: bool) -> Bitmap {
+        let words = || record.as_slice().iter().enumerate();
+        let zero = words().map(|(word, zero)| AtomicU64::new(zero.load(Relaxed) & whole_word(pages, word)));
+        let zero: Box<[_]> = zero.collect();
+        let bitmap = Bitmap::new(pages);
+        let fresh = if fresh { bitmap.fresh } else { zero.iter().map(|_| AtomicU64::new(0)).collect() };
+        Bitmap { zero, fresh, record: Some(record), ..bitmap }
     }
 
     /// Claims `count` adjacent pages, at least one; returns the first, or `None` when there are none.
@@ -171,6 +187,12 @@ impl Bitmap {
             return Contents::Dirty;
         }
         self.zero[word].fetch_and(!bit, Relaxed);
+        if let Some(record) = &self.record {
+            // A thread that is killed has done all that comes before in program order, so the compiler alone could
+            // move the owner's first store before this one. Other threads get the page through an acquire.
+            record.as_slice()[word].fetch_and(!bit, AcqRel);
+            compiler_fence(SeqCst);
+        }
         let was_fresh = self.fresh[word].load(Relaxed) & bit != 0;
         if was_fresh {
             self.fresh[word].fetch_and(!bit, Relaxed);
@@ -225,6 +247,10 @@ impl Bitmap {
     /// Records that a page which the caller has claimed holds zeroes.
     pub(crate) fn mark_zeroed(&self, page: usize) {
         self.zero[page / WORD].fetch_or(1 << (page % WORD), Relaxed);
+        if let Some(record) = &self.record {
+            // Release: the zeroes, which ended with a fence if they went around the cache, come first.
+            record.as_slice()[page / WORD].fetch_or(1 << (page % WORD), Release);
+        }
     }
 
     /// Whether a claim waits for pages that are held for a moment.

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::Arena;
 use super::progress::{Callback, PopulateProgress};
+use super::{Arena, named};
 use crate::backing::{Backing, BackingKind, MemoryClass};
 use crate::error::{Error, Operation, Result};
 use crate::mapping::{self, Mapping, Options};
@@ -56,6 +57,9 @@ pub struct ArenaBuilder {
     placement: Placement,
     populate_threads: Option<usize>,
     progress: Option<Callback>,
+    name: Option<String>,
+    record_dir: Option<PathBuf>,
+    share_tables: bool,
 }
 
 impl ArenaBuilder {
@@ -71,6 +75,9 @@ impl ArenaBuilder {
             placement: Placement::default(),
             populate_threads: None,
             progress: None,
+            name: None,
+            record_dir: None,
+            share_tables: true,
         }
     }
 
@@ -165,6 +172,59 @@ impl ArenaBuilder {
         self
     }
 
+    /// A named arena: its pages are a file `hugearena.NAME` on hugetlbfs, of mode 0600, which stays when this process
+    /// ends. [`open`](Self::open) creates it, or becomes the next owner of what an earlier one left: every page is
+    /// free then, with its contents, and those that were zero are known to be. One owner at a time;
+    /// others [`attach`](Arena::attach). [`remove`](super::remove) gives the pages back.
+    ///
+    /// 1 to 64 letters, digits, `-`, `_`, `.`. [`backing`](Self::backing) with a directory says where: a mount, or
+    /// anything below it; without, whichever mount has pages of the size. Always [`strict`](Self::strict) and
+    /// populated at once, by one thread, without progress and without a placement. The [`capacity`](Self::capacity) of an arena that exists may be left out.
+    ///
+    /// A child of fork(2) that does not execute another program keeps the arena owned as long as it lives.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use hugearena::{Arena, PageSize, arena};
+    ///
+    /// let records = std::env::temp_dir().join(format!("hugearena-doc-{}", std::process::id()));
+    /// let builder = Arena::builder().name("doc-example").record_dir(&records).page_size(PageSize::HUGE_2M);
+    /// match builder.capacity(4 << 20).open() {
+    ///     Ok(owned) => {
+    ///         println!("{}", owned.named().expect("it has a name"));
+    ///         drop(owned); // the pages stay
+    ///         arena::remove_from(&records, "doc-example").expect("nobody owns it");
+    ///     }
+    ///     Err(error) => println!("{error}"), // no mount, or no pages
+    /// }
+    /// # let _ = std::fs::remove_dir_all(&records);
+    /// ```
+    ///
+    /// # Sources
+    ///
+    /// flock(2); Linux, `Documentation/admin-guide/mm/hugetlbpage.rst`.
+    pub fn name(mut self, name: impl Into<String>) -> ArenaBuilder {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Where the record of a named arena is kept: which pages are zero, and of which file. A file of 4 KiB and a bit
+    /// per page; not on hugetlbfs. Default: `/run/hugearena` for root, `$XDG_RUNTIME_DIR/hugearena` for others.
+    ///
+    /// In memory (tmpfs) best: elsewhere a store to it may wait for the disk.
+    pub fn record_dir(mut self, directory: impl Into<PathBuf>) -> ArenaBuilder {
+        self.record_dir = Some(directory.into());
+        self
+    }
+
+    /// Whether a named arena shares page tables with other processes; see [`Attach::share_tables`](super::Attach).
+    /// Default: it does.
+    pub fn share_tables(mut self, share: bool) -> ArenaBuilder {
+        self.share_tables = share;
+        self
+    }
+
     /// Reserves, maps and populates.
     ///
     /// # Errors
@@ -174,10 +234,16 @@ impl ArenaBuilder {
     /// nothing could stand in. [`Operation::Place`] when a strict placement is denied or cannot be proved. Nothing is
     /// left behind.
     ///
+    /// For a named arena also [`Operation::Own`] when another process owns it, and [`Operation::Record`] when its
+    /// record cannot be read or written, or is damaged, foreign or newer: it is left as it is then.
+    ///
     /// # Panics
     ///
     /// When a callback panics; nothing is left behind then either.
     pub fn open(self) -> Result<Arena> {
+        if self.name.is_some() {
+            return self.open_named();
+        }
         let pages = self.page_size.pages_for(self.capacity_bytes).filter(|pages| *pages > 0).ok_or_else(|| {
             let subject = format!("an arena of {} bytes: wanted 1 to isize::MAX", self.capacity_bytes);
             Error::new(Operation::Configure, subject)
@@ -193,6 +259,41 @@ impl ArenaBuilder {
         }
         // At least the first choice was declined.
         Err(declined.swap_remove(0).error)
+    }
+
+    fn open_named(self) -> Result<Arena> {
+        let refuse = |problem: &str| Err(Error::new(Operation::Configure, format!("a named arena: {problem}")));
+        let pages = self.page_size.pages_for(self.capacity_bytes);
+        let Some(pages) = pages else {
+            return refuse("more than isize::MAX bytes");
+        };
+        if self.populate == Populate::Lazy {
+            return refuse("it cannot be populated lazily: peers rely on its pages");
+        }
+        if self.placement != Placement::Any {
+            return refuse("its placement cannot be chosen: pages that an earlier owner left stay where they are");
+        }
+        let request = named::Request {
+            name: self.name.as_deref().unwrap_or_default(),
+            record_dir: self.record_dir.as_deref(),
+            kind: &self.backing,
+            page_size: self.page_size,
+            pages: (pages > 0).then_some(pages),
+            dump: self.dump,
+            share_tables: self.share_tables,
+        };
+        let named::Parts { mapping, pages, named } = named::open(&request)?;
+        let obtained = Obtained {
+            kind: BackingKind::Hugetlbfs { dir: named.path().parent().map(Path::to_path_buf) },
+            page_size: self.page_size,
+            transparent_bytes: 0,
+            capacity_bytes: mapping.len_bytes(),
+            populated: true,
+            declined: Vec::new(),
+            placement: Placement::Any,
+            nodes: mapping.located().clone(),
+        };
+        Ok(Arena::from_parts(mapping, self.page_size, pages, Some(named), obtained, self.zero_on_release))
     }
 
     /// Page sizes to try, best first.

@@ -5,9 +5,14 @@
 mod bitmap;
 mod builder;
 mod chunk;
+mod named;
 mod progress;
+mod record;
+mod records;
 mod scrub;
+mod share;
 mod stats;
+mod view;
 mod worker;
 mod zeroing;
 
@@ -23,12 +28,15 @@ use parking_lot::Mutex;
 use crate::backing::MemoryClass;
 use crate::error::{Error, Operation};
 use crate::mapping::Mapping;
+pub use crate::mapping::attach::{Attachment, NotShared};
 use crate::page_size::PageSize;
 use bitmap::{Bitmap, Prefer};
 pub use builder::{ArenaBuilder, Declined, Obtained, Populate};
 pub use chunk::Chunk;
+pub use named::{Named, Restart, remove, remove_from};
 pub use progress::PopulateProgress;
 pub use stats::ArenaStats;
+pub use view::{Attach, View};
 pub use worker::Worker;
 pub use zeroing::ZeroingChunk;
 
@@ -76,6 +84,8 @@ struct Inner {
     cleared_bytes: AtomicU64,
     /// Why a lazy page could not be populated, the last time.
     last_error: Mutex<Option<Error>>,
+    /// Const. Last: whoever comes next may own the arena when this is dropped.
+    named: Option<Named>,
 }
 
 impl Arena {
@@ -85,14 +95,26 @@ impl Arena {
     }
 
     fn new(mapping: Mapping, page_size: PageSize, pages: usize, obtained: Obtained, zero_on_release: bool) -> Arena {
+        Arena::from_parts(mapping, page_size, Bitmap::new(pages), None, obtained, zero_on_release)
+    }
+
+    fn from_parts(
+        mapping: Mapping,
+        page_size: PageSize,
+        pages: Bitmap,
+        named: Option<Named>,
+        obtained: Obtained,
+        zero_on_release: bool,
+    ) -> Arena {
         let inner = Inner {
             mapping,
             page_size,
             obtained,
             zero_on_release,
-            pages: Bitmap::new(pages),
+            pages,
             cleared_bytes: AtomicU64::new(0),
             last_error: Mutex::new(None),
+            named,
         };
         Arena { inner: Arc::new(inner) }
     }
@@ -127,6 +149,12 @@ impl Arena {
     #[must_use]
     pub fn obtained(&self) -> &Obtained {
         &self.inner.obtained
+    }
+
+    /// What a named arena adds: its files, what its owner found, how its pages came in. `None` without a name.
+    #[must_use]
+    pub fn named(&self) -> Option<&Named> {
+        self.inner.named.as_ref()
     }
 
     /// Who can see the memory.

@@ -1,6 +1,8 @@
 //! Where an arena's pages come from: a memfd, a file on hugetlbfs, or anonymous memory.
 
+pub(crate) mod lock;
 pub(crate) mod mounts;
+pub(crate) mod named;
 
 use std::fs::{File, Permissions};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

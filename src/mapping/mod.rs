@@ -6,9 +6,11 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod attach;
 mod placing;
 pub(crate) mod populate;
 pub(crate) mod reservation;
+pub(crate) mod words;
 
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -71,6 +73,8 @@ pub(crate) struct Mapping {
     located: Located,
     /// The only node whose pages will do.
     only_node: Option<u32>,
+    /// Whether shared memory was left in core dumps.
+    dump: bool,
 }
 
 #[derive(Debug)]
@@ -112,7 +116,7 @@ impl Mapping {
         };
         let only_node = options.placement.only_node();
         let located = Located::Unknown("pages come when they are claimed".into());
-        let mut mapping = Mapping { memory, backing, forks: forks(), located, only_node };
+        let mut mapping = Mapping { memory, backing, forks: forks(), located, only_node, dump: options.dump };
         if mapping.backing.memory_class() == MemoryClass::Shared {
             mapping.keep_from_children(options.dump);
         }
@@ -163,6 +167,11 @@ impl Mapping {
 
     pub(crate) fn backing(&self) -> &Backing {
         &self.backing
+    }
+
+    /// Whether shared memory was left in core dumps.
+    pub(crate) fn is_dumped(&self) -> bool {
+        self.dump
     }
 
     /// Makes pages present and proves it. Only pages that nobody has written to: kernels before 5.14 are

@@ -39,6 +39,11 @@ impl Reservation {
         }
     }
 
+    /// A range that was mapped elsewhere and is the caller's from now on.
+    pub(crate) fn adopt(base: NonNull<u8>, len: usize) -> Reservation {
+        Reservation { base, len }
+    }
+
     /// The first address.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base

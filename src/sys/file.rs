@@ -7,6 +7,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use super::{check, last_errno};
 use crate::error::Errno;
 
+/// open(2) does not follow a symbolic link at the end of the path.
+pub const NO_FOLLOW: i32 = libc::O_NOFOLLOW;
+
 /// What statfs(2) says about a file system.
 #[derive(Clone, Copy, Debug)]
 pub struct FileSystem {

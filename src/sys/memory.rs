@@ -243,7 +243,7 @@ fn huge_flags(size: PageSize) -> libc::c_int {
     libc::MAP_HUGETLB | (size.log2() << libc::MAP_HUGE_SHIFT) as libc::c_int
 }
 
-fn mapped(at: *mut libc::c_void) -> Result<NonNull<u8>, Errno> {
+pub(super) fn mapped(at: *mut libc::c_void) -> Result<NonNull<u8>, Errno> {
     if at == libc::MAP_FAILED {
         return Err(last_errno());
     }

@@ -1,14 +1,16 @@
 //! System calls: the only module that names `libc`, and nothing but calls.
 //!
 //! Each function is one call (or one call with its retry), takes typed arguments and returns [`Errno`]. None
-//! of them allocates, so all of them may be used while the heap serves a request.
+//! of them allocates but those in `fd`, so all others may be used while the heap serves a request.
 
 #![allow(unsafe_code)]
 
+pub mod fd;
 pub mod file;
 pub mod memory;
 pub mod numa;
 pub mod process;
+pub mod shared;
 
 use crate::error::Errno;
 
@@ -30,6 +32,8 @@ pub const ENOSPC: Errno = Errno(libc::ENOSPC);
 pub const ENODEV: Errno = Errno(libc::ENODEV);
 /// Invalid argument: also "this kernel does not know this flag".
 pub const EINVAL: Errno = Errno(libc::EINVAL);
+/// File exists: from mmap, "that address is taken".
+pub const EEXIST: Errno = Errno(libc::EEXIST);
 /// Interrupted by a signal.
 pub const EINTR: Errno = Errno(libc::EINTR);
 /// Cancelled: what the crate itself answers when a caller's callback stops an operation.

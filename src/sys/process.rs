@@ -142,3 +142,20 @@ pub fn run_when_idle() -> Result<(), Errno> {
     // SAFETY: 0 is this thread; the call reads the struct.
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &param) })
 }
+
+/// Page faults of this thread so far that needed no I/O, from getrusage(2): those that populating takes included.
+pub fn minor_faults() -> u64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: getrusage fills the struct; it fails only for a bad pointer or argument.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    usage.ru_minflt as u64
+}
+
+/// geteuid(2).
+pub fn effective_user() -> u32 {
+    // SAFETY: no preconditions; it cannot fail.
+    unsafe { libc::geteuid() }
+}

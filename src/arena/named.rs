@@ -1,0 +1,328 @@
+//! Named arenas: files on hugetlbfs that outlive their owner, who is one process at a time.
+//!
+//! What has to hold however the owner ends: a page that is not zero is never recorded as zero. So the record is
+//! written before the first page can be claimed; a page's bit is cleared before a claim returns, and set when the page
+//! has been cleared (both in `bitmap.rs`); and the record speaks of one file of one boot (`record.rs`).
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::bitmap::Bitmap;
+use super::record::{self, Identity, Record};
+use super::records::Place;
+use crate::backing::lock::{self, Taken};
+use crate::backing::{Backing, BackingKind, named};
+use crate::error::{Operation, Result};
+use crate::mapping::Mapping;
+use crate::mapping::attach::{AttachOptions, Attachment};
+use crate::page_size::PageSize;
+
+/// What a named arena is asked to be.
+#[derive(Debug)]
+pub(super) struct Request<'a> {
+    pub(super) name: &'a str,
+    pub(super) record_dir: Option<&'a Path>,
+    pub(super) kind: &'a BackingKind,
+    pub(super) page_size: PageSize,
+    /// `None`: as many as there are.
+    pub(super) pages: Option<usize>,
+    pub(super) dump: bool,
+    pub(super) share_tables: bool,
+}
+
+/// What a named arena adds to others. Dropped last: with it goes the right to own the arena.
+#[derive(Debug)]
+pub struct Named {
+    place: Place,
+    path: PathBuf,
+    restart: Restart,
+    attachment: Attachment,
+    /// Held for their locks.
+    _locks: [File; 2],
+}
+
+/// What an owner found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Restart {
+    /// Nothing: the arena is new.
+    Created,
+    /// Pages of an earlier owner, of which this many are known to hold zeroes.
+    Known {
+        /// Pages that need no clearing.
+        clean: usize,
+    },
+    /// Pages of an earlier owner without a record that fits them: all are dirty.
+    Unknown,
+}
+
+impl fmt::Display for Restart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Restart::Created => f.write_str("created"),
+            Restart::Known { clean } => write!(f, "restarted, {clean} pages known to be zero"),
+            Restart::Unknown => f.write_str("restarted without a record that fits, all pages dirty"),
+        }
+    }
+}
+
+impl Named {
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.place.name()
+    }
+
+    /// The file on hugetlbfs that holds the pages.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The record of what is zero.
+    #[must_use]
+    pub fn record_path(&self) -> PathBuf {
+        self.place.record_path()
+    }
+
+    /// What this owner found.
+    #[must_use]
+    pub fn restart(&self) -> &Restart {
+        &self.restart
+    }
+
+    /// How the pages came into this process.
+    #[must_use]
+    pub fn attachment(&self) -> &Attachment {
+        &self.attachment
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in {}: {}; {}", self.name(), self.path.display(), self.restart, self.attachment)
+    }
+}
+
+/// A named arena's parts, ready to be put together.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) mapping: Mapping,
+    pub(super) pages: Bitmap,
+    pub(super) named: Named,
+}
+
+/// Creates the arena, or becomes its owner.
+pub(super) fn open(request: &Request<'_>) -> Result<Parts> {
+    let place = Place::new(request.name, request.record_dir)?;
+    let directory = request.directory(&place)?;
+    place.make_directory()?;
+    let name_lock = place.lock()?;
+    let opened = open_locked(request, &place, directory);
+    if opened.is_err() && !place.record_path().exists() {
+        // Nothing but the lock is there.
+        let _ = place.delete();
+    }
+    let (path, data_lock, (mapping, pages, restart, attachment)) = opened?;
+    let named = Named { place, path, restart, attachment, _locks: [data_lock, name_lock] };
+    Ok(Parts { mapping, pages, named })
+}
+
+type Restarted = (Mapping, Bitmap, Restart, Attachment);
+
+fn open_locked(request: &Request<'_>, place: &Place, directory: Option<&Path>) -> Result<(PathBuf, File, Restarted)> {
+    let old = place.read()?;
+    let paths = request.find(place, old.as_ref(), directory)?;
+    let (path, data_lock) = request.take_file(place, paths)?;
+    let is_new = length(&data_lock, &path, request)? == 0;
+    let restarted = request.restart(place, &path, &data_lock, old, is_new);
+    if restarted.is_err() && is_new {
+        // What was made here goes again.
+        let _ = fs::remove_file(&path);
+        let _ = fs::remove_file(place.record_path());
+    }
+    Ok((path, data_lock, restarted?))
+}
+
+impl Request<'_> {
+    fn directory(&self, place: &Place) -> Result<Option<&Path>> {
+        let refuse = |problem: &str| Err(place.error(Operation::Configure, problem));
+        match self.kind {
+            _ if !self.page_size.is_huge() => refuse("only huge pages have a file system that keeps them by name"),
+            // The default, which says nothing.
+            BackingKind::Memfd => Ok(None),
+            BackingKind::Hugetlbfs { dir } => Ok(dir.as_deref()),
+            BackingKind::Anonymous => refuse("anonymous memory cannot have a name"),
+        }
+    }
+
+    /// Where the file is, or where it may be made, best first.
+    fn find(&self, place: &Place, old: Option<&Record>, directory: Option<&Path>) -> Result<Vec<PathBuf>> {
+        let known = old.map(|record| record.path.clone()).filter(|path| path.exists());
+        let Some(path) = known.or_else(|| if directory.is_none() { named::find(self.name) } else { None }) else {
+            let directories = named::directories(directory, self.page_size, self.pages.unwrap_or(1))?;
+            return Ok(directories.into_iter().map(|path| path.join(named::file_name(self.name))).collect());
+        };
+        if let Some(directory) = directory
+            && !is_same(directory, path.parent())
+        {
+            let problem = format!("it exists, as {}, not in {}", path.display(), directory.display());
+            return Err(place.error(Operation::Configure, problem));
+        }
+        match named::page_size_at(&path) {
+            Some(size) if size == self.page_size => Ok(vec![path]),
+            Some(size) => {
+                let problem =
+                    format!("it exists, as {}, on pages of {size}, not of {}", path.display(), self.page_size);
+                Err(place.error(Operation::Configure, problem))
+            }
+            None => {
+                let problem = format!("{} is not on a hugetlbfs any more", path.display());
+                Err(place.error(Operation::Configure, problem))
+            }
+        }
+    }
+
+    /// Opens or makes the first of `paths` that can be, and takes its lock.
+    fn take_file(&self, place: &Place, paths: Vec<PathBuf>) -> Result<(PathBuf, File)> {
+        let mut first_refusal = None;
+        for path in paths {
+            match lock::take(&path, true) {
+                Ok(Taken::Ours(file)) => return Ok((path, file)),
+                Ok(Taken::Held) => return Err(place.is_owned(&path)),
+                Err(error) => {
+                    let pages = self.pages.unwrap_or(1);
+                    let refused = || named::refused(&error, &path, self.page_size, pages);
+                    first_refusal.get_or_insert_with(refused);
+                }
+            }
+        }
+        Err(first_refusal.unwrap_or_else(|| place.error(Operation::CreateBacking, "there is no place for its file")))
+    }
+
+    /// Gives a new file its length, writes the record, maps.
+    fn restart(&self, place: &Place, path: &Path, file: &File, old: Option<Record>, is_new: bool) -> Result<Restarted> {
+        if is_new {
+            let pages = self.pages.ok_or_else(|| place.error(Operation::Configure, "it is new: wanted a capacity"))?;
+            let bytes = pages * self.page_size.bytes();
+            file.set_len(bytes as u64).map_err(|error| named::refused(&error, path, self.page_size, pages))?;
+        }
+        let backing = self.second_backing(place, path, file)?;
+        let pages = backing.pages();
+        if let Some(wanted) = self.pages.filter(|wanted| *wanted != pages) {
+            let problem = format!("it exists with {pages} pages of {}, not {wanted}; remove it first", self.page_size);
+            return Err(place.error(Operation::Configure, problem));
+        }
+        let identity = file.metadata().map_err(|error| named::refused(&error, path, self.page_size, pages))?;
+        let identity = Identity::of(&identity);
+        let known = old.filter(|record| record.describes(identity, self.page_size, pages));
+        let (zero, restart) = match (&known, is_new) {
+            // Pages that the kernel has not given yet, and will zero.
+            (_, true) => (vec![u64::MAX; pages.div_ceil(64)], Restart::Created),
+            (Some(record), false) => (record.zero.clone(), Restart::Known { clean: count(&record.zero, pages) }),
+            (None, false) => (vec![0; pages.div_ceil(64)], Restart::Unknown),
+        };
+        let record = Record {
+            boot_id: record::boot_id().unwrap_or_default(),
+            file: identity,
+            page_size: self.page_size,
+            pages,
+            flags: if self.dump { record::DUMP } else { 0 },
+            path: path.into(),
+            zero,
+        };
+        let words = place.write(&record)?;
+        let options = AttachOptions { writable: true, dump: self.dump, share_tables: self.share_tables };
+        let (mapping, attachment) = Mapping::attach(backing, options)?;
+        Ok((mapping, Bitmap::recorded(pages, words, is_new), restart, attachment))
+    }
+
+    /// The file once more, by a descriptor that can be passed on: who gets it does not get the lock.
+    fn second_backing(&self, place: &Place, path: &Path, locked: &File) -> Result<Backing> {
+        let failed = |error: io::Error| named::refused(&error, path, self.page_size, self.pages.unwrap_or(1));
+        let file = named::open(path, true).map_err(failed)?;
+        let same = |file: &File| file.metadata().map(|metadata| Identity::of(&metadata)).map_err(failed);
+        if same(&file)? != same(locked)? {
+            return Err(place.error(Operation::Own, format!("{} was replaced meanwhile", path.display())));
+        }
+        Backing::from_file(file, path.parent().map(Path::to_path_buf), self.page_size)
+    }
+}
+
+fn length(file: &File, path: &Path, request: &Request<'_>) -> Result<u64> {
+    let refused = |error| named::refused(&error, path, request.page_size, request.pages.unwrap_or(1));
+    Ok(file.metadata().map_err(refused)?.len())
+}
+
+fn is_same(directory: &Path, other: Option<&Path>) -> bool {
+    let real = |path: &Path| path.canonicalize().ok();
+    other.is_some_and(|other| directory == other || real(directory).is_some_and(|path| real(other) == Some(path)))
+}
+
+/// How many of the first `pages` bits are set.
+fn count(zero: &[u64], pages: usize) -> usize {
+    (0..pages).filter(|page| zero[page / 64] >> (page % 64) & 1 != 0).count()
+}
+
+/// Removes the named arena of this user and its record: no new owner and no new peer finds it. The pages go back to
+/// the pool when the last peer that has them mapped is gone.
+///
+/// # Errors
+///
+/// [`Operation::Own`] while it has an owner; [`Operation::Record`] when the record is not one, which is left as it
+/// is; [`Operation::Remove`] when there is no such arena, or a file cannot be deleted.
+///
+/// # Examples
+///
+/// ```
+/// let error = hugearena::arena::remove("no-such-arena").unwrap_err();
+/// println!("{error}");
+/// ```
+///
+/// # Sources
+///
+/// unlink(2), flock(2).
+pub fn remove(name: &str) -> Result<()> {
+    remove_place(&Place::new(name, None)?)
+}
+
+/// As [`remove`], for an arena whose record is in `record_dir`.
+///
+/// # Errors
+///
+/// As for [`remove`].
+pub fn remove_from(record_dir: impl AsRef<Path>, name: &str) -> Result<()> {
+    remove_place(&Place::new(name, Some(record_dir.as_ref()))?)
+}
+
+fn remove_place(place: &Place) -> Result<()> {
+    place.make_directory()?;
+    let _name_lock = place.lock()?;
+    let old = place.read()?;
+    let path = old.as_ref().map(|record| record.path.clone()).filter(|path| path.exists());
+    let path = path.or_else(|| named::find(place.name()));
+    if let Some(path) = &path {
+        remove_file(place, path)?;
+    }
+    place.delete()?;
+    match (path, old) {
+        (None, None) => Err(place.error(Operation::Remove, "there is none")),
+        _ => Ok(()),
+    }
+}
+
+fn remove_file(place: &Place, path: &Path) -> Result<()> {
+    let failed = |error: io::Error| Err(place.error(Operation::Remove, path.display()).os(error));
+    if named::page_size_at(path).is_none() {
+        return Err(place.error(Operation::Remove, format!("{} is not on a hugetlbfs", path.display())));
+    }
+    let _data_lock = match lock::take(path, false) {
+        Ok(Taken::Ours(file)) => file,
+        Ok(Taken::Held) => return Err(place.is_owned(path)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return failed(error),
+    };
+    fs::remove_file(path).or_else(failed)
+}

@@ -1,0 +1,165 @@
+//! Views: an arena that another process owns, as offsets into memory of ours.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+use super::Arena;
+use super::record::Identity;
+use super::records::Place;
+use crate::backing::{Backing, named};
+use crate::error::{Operation, Result};
+use crate::mapping::Mapping;
+use crate::mapping::attach::{AttachOptions, Attachment};
+use crate::page_size::PageSize;
+
+/// Options for [`Arena::attach`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Attach {
+    name: String,
+    record_dir: Option<PathBuf>,
+    writable: bool,
+    share_tables: bool,
+}
+
+impl Arena {
+    /// Options for a view of the named arena that another process owns, or owned until it ended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use hugearena::Arena;
+    ///
+    /// match Arena::attach("packets").read_only().open() {
+    ///     Ok(view) => println!("{} bytes, {}", view.len(), view.attachment()),
+    ///     Err(error) => println!("{error}"), // there is no such arena here
+    /// }
+    /// ```
+    pub fn attach(name: impl Into<String>) -> Attach {
+        Attach { name: name.into(), record_dir: None, writable: true, share_tables: true }
+    }
+}
+
+impl Attach {
+    /// A view that can only be read: writing to it is a SIGSEGV. Its pages are populated one by one, because page
+    /// tables are shared between equal mappings only.
+    pub fn read_only(mut self) -> Attach {
+        self.writable = false;
+        self
+    }
+
+    /// Where the record is. Default: `/run/hugearena` for root, `$XDG_RUNTIME_DIR/hugearena` for others.
+    pub fn record_dir(mut self, directory: impl Into<PathBuf>) -> Attach {
+        self.record_dir = Some(directory.into());
+        self
+    }
+
+    /// Whether page tables are shared with other processes where that is possible. Default: they are. Shared tables
+    /// make `HugetlbPages` in `/proc/PID/status` too small, even negative, because the kernel counts each page once
+    /// for all who share it.
+    pub fn share_tables(mut self, share: bool) -> Attach {
+        self.share_tables = share;
+        self
+    }
+
+    /// Maps the arena; every page is present when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`Operation::Attach`] when there is no such arena, or its record speaks of another file;
+    /// [`Operation::Record`] for a record that is none; [`Operation::Map`] and [`Operation::Populate`], with the
+    /// limit that bound.
+    pub fn open(self) -> Result<View> {
+        let place = Place::new(&self.name, self.record_dir.as_deref())?;
+        let Some(record) = place.read()? else {
+            let problem = format!("{} does not exist", place.record_path().display());
+            return Err(place.error(Operation::Attach, problem));
+        };
+        let failed = |error| place.error(Operation::Attach, record.path.display()).os(error);
+        let file = named::open(&record.path, self.writable).map_err(failed)?;
+        let identity = Identity::of(&file.metadata().map_err(failed)?);
+        let backing = Backing::from_file(file, record.path.parent().map(Path::to_path_buf), record.page_size)?;
+        if !record.describes(identity, record.page_size, backing.pages()) {
+            let problem = format!("its record speaks of another file than {}", record.path.display());
+            return Err(place.error(Operation::Attach, problem));
+        }
+        let options =
+            AttachOptions { writable: self.writable, dump: record.is_dumped(), share_tables: self.share_tables };
+        View::new(backing, options)
+    }
+}
+
+/// An arena that another process owns, mapped here: at an address of its own, so that both sides name memory by
+/// offset and length. Peers never claim; the owner tells them which bytes they may use, and has to hold the chunk
+/// until they are done. Its death leaves views as they are; the next owner hands out every page anew.
+///
+/// Whoever can write to the file can also take pages out of it (truncation, except where it is sealed, and holes), which
+/// is a SIGBUS for all who touch them: hand write access to processes that you trust with that.
+///
+/// # Sources
+///
+/// mmap(2), memfd_create(2); Linux, `mm/hugetlb.c`, `huge_pmd_share`.
+pub struct View {
+    mapping: Mapping,
+    writable: bool,
+    attachment: Attachment,
+}
+
+impl View {
+    pub(super) fn new(backing: Backing, options: AttachOptions) -> Result<View> {
+        let (mapping, attachment) = Mapping::attach(backing, options)?;
+        Ok(View { mapping, writable: options.writable, attachment })
+    }
+
+    /// Bytes in all.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a view is never empty")]
+    pub fn len(&self) -> usize {
+        self.mapping.len_bytes()
+    }
+
+    /// The size of the pages that the memory is on.
+    #[must_use]
+    pub fn page_size(&self) -> PageSize {
+        self.mapping.backing().page_size()
+    }
+
+    /// Whether the memory can be written to.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// How the pages came into this process, and at what cost.
+    #[must_use]
+    pub fn attachment(&self) -> &Attachment {
+        &self.attachment
+    }
+
+    /// The `len` bytes at `offset`, as the owner counts ([`Chunk::offset`](super::Chunk::offset)); `None` when they
+    /// are not all inside, so that numbers from another process need no other check.
+    ///
+    /// The pointer is valid as long as the view, for reading, and for writing if the view
+    /// [is writable](Self::is_writable). Others may change the bytes at any time.
+    #[must_use]
+    pub fn get(&self, offset: usize, len: usize) -> Option<NonNull<[u8]>> {
+        let end = offset.checked_add(len)?;
+        if end > self.len() {
+            return None;
+        }
+        let start = self.mapping.start().as_ptr().wrapping_add(offset);
+        NonNull::new(start).map(|start| NonNull::slice_from_raw_parts(start, len))
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View")
+            .field("len", &self.len())
+            .field("page_size", &self.page_size())
+            .field("is_writable", &self.writable)
+            .field("attachment", &self.attachment)
+            .finish()
+    }
+}

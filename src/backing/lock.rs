@@ -1,0 +1,131 @@
+//! One holder at a time of a path: flock(2), which the kernel gives back however the holder ends.
+//!
+//! Not fcntl(2) locks: those vanish when the process closes any descriptor of the file.
+
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::sys::{file, process};
+
+/// What [`take`] found.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// We hold it, until the file is closed.
+    Ours(File),
+    /// Another process, or this one, holds it.
+    Held,
+}
+
+/// Opens the regular file at `path`, which is or becomes this user's, and takes its lock. Does not wait.
+///
+/// What is locked is what the path names when this returns: a holder may have removed the file meanwhile.
+///
+/// # Errors
+///
+/// open(2)'s and flock(2)'s; `NotFound` without `create`; `PermissionDenied` for a file of another user, or one that
+/// others can write to.
+pub(crate) fn take(path: &Path, create: bool) -> io::Result<Taken> {
+    loop {
+        let file = open(path, create)?;
+        check_owner(&file.metadata()?)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(Taken::Held),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        if is_at(path, &file.metadata()?)? {
+            return Ok(Taken::Ours(file));
+        }
+    }
+}
+
+/// Opens a file for reading and writing, not through a link.
+fn open(path: &Path, create: bool) -> io::Result<File> {
+    let open = |create| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(create).truncate(false).mode(0o600).custom_flags(file::NO_FOLLOW);
+        options.open(path)
+    };
+    match open(false) {
+        Err(error) if create && error.kind() == io::ErrorKind::NotFound => open(true),
+        done => done,
+    }
+}
+
+/// Refuses what others could have made or could change: another user's file, or one whose mode lets them write.
+pub(crate) fn check_owner(metadata: &Metadata) -> io::Result<()> {
+    let owner = metadata.uid();
+    let refuse = |reason: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+    if !metadata.is_file() {
+        return refuse("not a regular file".into());
+    }
+    if owner != process::effective_user() {
+        return refuse(format!("the file belongs to user {owner}"));
+    }
+    match metadata.mode() & 0o022 {
+        0 => Ok(()),
+        _ => refuse(format!("others may write to the file (mode {:04o})", metadata.mode() & 0o7777)),
+    }
+}
+
+fn is_at(path: &Path, held: &Metadata) -> io::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(found) => Ok((found.dev(), found.ino()) == (held.dev(), held.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn path(name: &str) -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("hugearena-lock-{name}-{}", std::process::id()))
+    }
+
+    fn is_held(path: &Path) -> bool {
+        matches!(take(path, false).unwrap(), Taken::Held)
+    }
+
+    #[test]
+    fn one_holds_it_until_the_file_is_closed() {
+        let path = path("one");
+        assert_eq!(take(&path, false).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let first = take(&path, true).unwrap();
+        assert!(is_held(&path));
+        // Other descriptors of the file come and go without the lock.
+        drop(fs::read(&path).unwrap());
+        drop(File::open(&path).unwrap());
+        assert!(is_held(&path));
+        drop(first);
+        assert!(!is_held(&path));
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_was_removed_is_not_what_is_locked() {
+        let path = path("removed");
+        let Taken::Ours(old) = take(&path, true).unwrap() else { panic!("nobody holds it") };
+        fs::remove_file(&path).unwrap();
+        let Taken::Ours(new) = take(&path, true).unwrap() else { panic!("nobody holds the new one") };
+        assert_ne!(old.metadata().unwrap().ino(), new.metadata().unwrap().ino());
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn files_that_others_may_write_and_links_are_refused() {
+        let path = path("open");
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(take(&path, true).unwrap_err().to_string().contains("mode 0666"));
+        let link = path.with_extension("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(take(&link, true).is_err());
+        fs::remove_file(&link).unwrap();
+        fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,244 @@
+//! Mapping a file that has its pages already: without a fault per page where another process has them mapped.
+//!
+//! The kernel keeps the 512 entries of a gigabyte of 2 MiB pages in one page table, and lets mappings of one file
+//! share that table: `MAP_SHARED`, address and offset congruent modulo 1 GiB, a mapping that covers the whole
+//! gigabyte, equal flags. One fault then brings all 512 pages. Source: Linux, `mm/hugetlb.c`, `huge_pmd_share`.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::ptr::NonNull;
+
+use super::reservation::Reservation;
+use super::{Mapping, Memory};
+use crate::backing::Backing;
+use crate::error::{Errno, Error, Operation, Result};
+use crate::numa::Located;
+use crate::page_size::PageSize;
+use crate::supply::diagnosis::{Refusals, diagnose_since};
+use crate::sys::memory::{self, Anonymous};
+use crate::sys::process::forks;
+use crate::sys::{self, process, shared};
+
+/// What one shareable page table maps: 512 pages of 2 MiB.
+const TABLE_BYTES: usize = 1 << 30;
+
+/// Tries to find a place that another thread does not take at the same moment.
+const PLACES: usize = 16;
+
+/// How a file is to be mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttachOptions {
+    pub(crate) writable: bool,
+    /// Leave the memory in core dumps: equal in all who share tables.
+    pub(crate) dump: bool,
+    pub(crate) share_tables: bool,
+}
+
+/// Why page tables were not shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum NotShared {
+    /// `share_tables(false)`.
+    OptedOut,
+    /// A read-only mapping has other flags than its holder's.
+    ReadOnly,
+    /// Only pages of 2 MiB have tables that can be shared.
+    PageSize,
+    /// The arena is shorter than the GiB that one table maps.
+    TooShort,
+    /// Not every page of the file was there yet, so that all had to be populated.
+    NotAllocated,
+    /// No other process has the pages mapped in the same way.
+    NoHolder,
+}
+
+impl std::fmt::Display for NotShared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            NotShared::OptedOut => "not wanted",
+            NotShared::ReadOnly => "read-only",
+            NotShared::PageSize => "pages of another size than 2M",
+            NotShared::TooShort => "shorter than 1 GiB",
+            NotShared::NotAllocated => "some pages were new",
+            NotShared::NoHolder => "nobody else holds the pages",
+        })
+    }
+}
+
+/// How the pages of a file came into the address space, and what that cost.
+///
+/// # Examples
+///
+/// ```
+/// fn report(view: &hugearena::arena::View) {
+///     println!("{}", view.attachment()); // 8 of 8 page tables shared, 8 page faults
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Attachment {
+    /// Page tables of 1 GiB that could have been shared.
+    pub tables: usize,
+    /// Those that another process's tables filled.
+    pub shared_tables: usize,
+    /// Why not all were, if so.
+    pub not_shared: Option<NotShared>,
+    /// Page faults that it took, those of populating included.
+    pub page_faults: u64,
+}
+
+impl std::fmt::Display for Attachment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.not_shared {
+            Some(why) if self.shared_tables == 0 => write!(f, "populated, no page tables shared ({why})")?,
+            _ => write!(f, "{} of {} page tables shared", self.shared_tables, self.tables)?,
+        }
+        write!(f, ", {} page faults", self.page_faults)
+    }
+}
+
+impl Mapping {
+    /// Maps all of a file that others may have mapped, keeping what is in it; every page is there when this returns.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub(crate) fn attach(backing: Backing, options: AttachOptions) -> Result<(Mapping, Attachment)> {
+        let faults = process::minor_faults();
+        let (size, pages, needed) = (backing.page_size(), backing.pages(), backing.len_bytes() as u64);
+        let directory = backing.directory().map(Path::to_path_buf);
+        let allocated = backing.is_allocated();
+        // Reading them takes longer than attaching; where every page is there, nothing can refuse one.
+        let refusals = (!allocated).then(|| Refusals::read(size));
+        let failed = |operation, errno| {
+            let refusals = refusals.unwrap_or_else(|| Refusals::read(size));
+            let limit = diagnose_since(&refusals, errno, size, needed, directory.as_deref(), None);
+            Error::new(operation, format!("{pages} pages of {size}")).os(errno).limited_by(limit)
+        };
+        let (tables, not_shared) = shareable(&backing, options, allocated);
+        let range = match map(&backing, options, tables > 0) {
+            Ok(range) => range,
+            Err(errno) => return Err(failed(Operation::Map, errno)),
+        };
+        let memory = Memory::Placed(range);
+        let located = Located::Unknown("pages of a named arena are where its first owner had them".into());
+        let mapping = Mapping { memory, backing, forks: forks(), located, only_node: None, dump: options.dump };
+        // Before the first fault: tables are shared between equal flags only.
+        mapping.keep_from_children(options.dump);
+        let probed = if not_shared.is_none() { tables } else { 0 };
+        match mapping.fill(probed, options.writable, allocated) {
+            Ok(shared_tables) => {
+                let not_shared = not_shared.or((shared_tables < tables).then_some(NotShared::NoHolder));
+                let page_faults = process::minor_faults() - faults;
+                Ok((mapping, Attachment { tables, shared_tables, not_shared, page_faults }))
+            }
+            Err(errno) => {
+                drop(mapping);
+                Err(failed(Operation::Populate, errno))
+            }
+        }
+    }
+
+    /// Populates what the first `tables` GiB do not get from another process; returns how many of them did.
+    fn fill(&self, tables: usize, writable: bool, allocated: bool) -> std::result::Result<usize, Errno> {
+        let mut shared_tables = 0;
+        let mut rest = 0;
+        for table in (0..tables).map(|table| table * TABLE_BYTES) {
+            self.make_present(table, self.backing.page_size().bytes(), writable, allocated)?;
+            if self.is_filled(table) {
+                if rest < table {
+                    self.make_present(rest, table - rest, writable, allocated)?;
+                }
+                rest = table + TABLE_BYTES;
+                shared_tables += 1;
+            }
+        }
+        if rest < self.len_bytes() {
+            self.make_present(rest, self.len_bytes() - rest, writable, allocated)?;
+        }
+        Ok(shared_tables)
+    }
+
+    /// Whether a table whose first page has just been touched came with other pages: in the middle and at the end,
+    /// for who is populating it at this moment has begun at the start. A page that is missing nevertheless costs a
+    /// fault when it is touched, and nothing else, because the file has it.
+    fn is_filled(&self, table: usize) -> bool {
+        let page = self.backing.page_size().bytes();
+        [TABLE_BYTES / 2, TABLE_BYTES - page].into_iter().all(|offset| {
+            // SAFETY: the start of a page inside our mapping: `table` is one of the whole GiB in it.
+            unsafe { shared::is_present(self.start().add(table + offset)) }
+        })
+    }
+
+    /// Makes whole pages present without changing them.
+    fn make_present(
+        &self,
+        offset: usize,
+        len: usize,
+        writable: bool,
+        allocated: bool,
+    ) -> std::result::Result<(), Errno> {
+        debug_assert!(offset + len <= self.len_bytes());
+        // SAFETY: inside our mapping, in whole pages.
+        let populated = unsafe {
+            let at = self.start().add(offset);
+            if writable { memory::populate_write(at, len) } else { shared::populate_read(at, len) }
+        };
+        match (populated, self.backing.fd()) {
+            // Before Linux 5.14. Reading a zero into each page, as for fresh ones, would change what is there; a file
+            // that has its pages needs no proof, and one that is given them by fallocate(2) needs none either.
+            (Err(sys::EINVAL), _) if allocated => Ok(()),
+            (Err(sys::EINVAL), Some(file)) if writable => shared::allocate(file, self.len_bytes()),
+            (done, _) => done,
+        }
+    }
+}
+
+/// How many page tables may be shared, and why none can be, if so.
+fn shareable(backing: &Backing, options: AttachOptions, allocated: bool) -> (usize, Option<NotShared>) {
+    let tables = backing.len_bytes() / TABLE_BYTES;
+    if backing.page_size() != PageSize::HUGE_2M {
+        (0, Some(NotShared::PageSize))
+    } else if tables == 0 {
+        (0, Some(NotShared::TooShort))
+    } else if !options.writable {
+        (0, Some(NotShared::ReadOnly))
+    } else if !options.share_tables {
+        (0, Some(NotShared::OptedOut))
+    } else {
+        (tables, (!allocated).then_some(NotShared::NotAllocated))
+    }
+}
+
+fn map(backing: &Backing, options: AttachOptions, congruent: bool) -> std::result::Result<Reservation, Errno> {
+    let (file, len) = (backing.fd().ok_or(sys::EINVAL)?, backing.len_bytes());
+    if !congruent {
+        let start = shared::map(file, None, len, options.writable)?;
+        return Ok(Reservation::adopt(start, len));
+    }
+    map_congruent(file, len, options.writable)
+}
+
+/// Maps at a multiple of 1 GiB, the file's offset being 0. A place is found by reserving one and giving it back: mapping
+/// over the reservation would leave a hole if it failed, into which another thread may map something.
+fn map_congruent(file: BorrowedFd<'_>, len: usize, writable: bool) -> std::result::Result<Reservation, Errno> {
+    let mut last = sys::EEXIST;
+    for _ in 0..PLACES {
+        let padded = len.checked_add(TABLE_BYTES).ok_or(sys::ENOMEM)?;
+        let place = memory::map_anonymous(padded, Anonymous::Reserved)?;
+        // SAFETY: at most `TABLE_BYTES` into the range reserved just now, which nobody uses, so that it can go again.
+        let at: NonNull<u8> = unsafe {
+            let at = place.add(place.align_offset(TABLE_BYTES));
+            memory::unmap(place, padded)?;
+            at
+        };
+        match shared::map(file, Some(at), len, writable) {
+            Ok(start) => return Ok(Reservation::adopt(start, len)),
+            Err(errno @ sys::EEXIST) => last = errno,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(last)
+}

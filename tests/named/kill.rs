@@ -1,0 +1,140 @@
+//! SIGKILL at any moment: the next owner believes no dirty page clean.
+
+use std::time::{Duration, SystemTime};
+
+use hugearena::memops::{Nothing, Pace};
+
+use super::*;
+
+const ROUNDS: usize = 200;
+const PAGES: usize = 8;
+
+/// A process that is killed after a while.
+fn killed_after(time: Duration, body: impl FnOnce()) {
+    // SAFETY: the child runs `body` and ends without returning into the harness; the parent kills it by its id.
+    unsafe {
+        let child = libc::fork();
+        assert!(child >= 0);
+        if child == 0 {
+            libc::alarm(100);
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+            libc::_exit(if outcome.is_ok() { 0 } else { 101 });
+        }
+        std::thread::sleep(time);
+        libc::kill(child, libc::SIGKILL);
+        let status = support::child::wait_for(child);
+        assert_ne!(status.code(), Some(101), "the owner failed before it was killed");
+    }
+}
+
+/// xorshift64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+/// Everything that changes what is known about a page. What is claimed is made dirty where it is looked at: at both
+/// ends and in the middle.
+fn use_arena(ground: &Ground, random: &mut Random) {
+    let arena = ground.builder(PAGES);
+    let arena = if random.below(3) == 0 { arena.zero_on_release() } else { arena };
+    let arena = arena.open().unwrap();
+    let mark = |chunk: &mut Chunk| {
+        for page in 0..chunk.pages() {
+            // SAFETY: the chunk is ours.
+            let bytes = unsafe { chunk.slice_mut() };
+            [0, HUGE / 2, HUGE - 1].iter().for_each(|at| bytes[page * HUGE + at] = 1);
+        }
+    };
+    let steps = random.below(60) + 3;
+    for _ in 0..steps {
+        let pages = random.below(3) as usize + 1;
+        match random.below(6) {
+            0 | 1 => arena.claim(pages).iter_mut().for_each(mark),
+            2 | 3 => arena.claim_zeroed(pages, FirstTouch::at(HUGE / 2, 64)).iter_mut().for_each(mark),
+            4 => drop(arena.scrub(pages * HUGE, &mut Nothing.in_batches_of(64 << 10))),
+            _ => {
+                let mut zeroing = arena.start_zeroed(pages, FirstTouch::unknown(), 256 << 10).unwrap();
+                (0..random.below(30)).for_each(|_| {
+                    let _ = zeroing.advance();
+                });
+                zeroing.finish().iter_mut().for_each(mark);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_dirty_page_is_believed_clean() {
+    child(PAGES).run(|| {
+        let seed = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
+        eprintln!("seed {seed}");
+        let mut random = Random(seed);
+        let ground = Ground::new();
+        let (free, mut clean, mut kinds) = (free_pages(), 0, [0; 3]);
+        for round in 0..ROUNDS {
+            // Early, while it is created and populated; or later, while it is used and shut down.
+            let longest = [2_000, 8_000, 40_000][round % 3];
+            let time = Duration::from_micros(random.below(longest));
+            let mut its_own = Random(random.below(u64::MAX) | 1);
+            killed_after(time, || use_arena(&ground, &mut its_own));
+            let arena = ground.open(PAGES);
+            kinds[match restarted(&arena) {
+                Restart::Created => 0,
+                Restart::Known { .. } => 1,
+                _ => 2,
+            }] += 1;
+            clean += check_clean(&arena);
+            drop(arena);
+            if round % 2 == 0 {
+                ground.remove();
+                assert!(free_pages() >= free, "removed, and the pages are not back");
+            }
+        }
+        let [created, known, unknown] = kinds;
+        eprintln!("{created} new, {known} restarts with a record ({clean} clean pages), {unknown} without");
+        assert!(known > ROUNDS / 4 && clean > ROUNDS / 4, "{kinds:?}, {clean} clean: the kills came too early");
+        if names_in(ground.mount.path()).contains(&"hugearena.x".to_string()) {
+            ground.remove();
+        }
+    });
+}
+
+#[test]
+fn an_owner_that_dies_leaves_its_peers_their_memory() {
+    child(4).run(|| {
+        let ground = Ground::new();
+        killed_after(Duration::from_millis(300), || {
+            let arena = ground.open(3);
+            let mut chunk = arena.claim(2).unwrap();
+            scribble(&mut chunk);
+            std::thread::sleep(Duration::from_secs(50));
+        });
+        let view = ground.attach().open().unwrap();
+        let bytes = view.get(0, 2 * HUGE).unwrap();
+        // SAFETY: mapped; nobody writes.
+        assert!(is_filled(unsafe { bytes.as_ref() }, 0xA5));
+        let next = ground.open(3);
+        assert_eq!(restarted(&next), &Restart::Known { clean: 1 });
+        let mut chunk = next.claim_zeroed(3, FirstTouch::unknown()).unwrap();
+        // SAFETY: ours and the view's, both here.
+        unsafe {
+            assert!(is_zero(view.get(0, 3 * HUGE).unwrap().as_ref()), "the same memory");
+            chunk.slice_mut()[HUGE] = 7;
+            assert_eq!(view.get(HUGE, 1).unwrap().cast::<u8>().read(), 7);
+        }
+        drop((chunk, next));
+        let free = free_pages();
+        ground.remove();
+        // SAFETY: still mapped.
+        assert_eq!(unsafe { view.get(HUGE, 1).unwrap().cast::<u8>().read() }, 7, "removed, and still there for peers");
+        drop(view);
+        assert!(free_pages() >= free + 3);
+    });
+}
