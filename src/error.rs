@@ -54,6 +54,8 @@ pub enum Operation {
     Map,
     /// Making sure that every page is there.
     Populate,
+    /// Having pages on the NUMA nodes asked for, or proving that they are there.
+    Place,
     /// Giving pages or addresses back.
     Unmap,
     /// Becoming the owner of a named arena: another process owns it.
@@ -77,6 +79,7 @@ impl fmt::Display for Operation {
             Operation::ReserveAddresses => "reserve addresses for",
             Operation::Map => "map",
             Operation::Populate => "populate",
+            Operation::Place => "place",
             Operation::Unmap => "unmap",
             Operation::Own => "own",
             Operation::Record => "keep the record of",
@@ -93,6 +96,9 @@ impl fmt::Display for Operation {
 pub enum LimitKind {
     /// The kernel's pool of free, unreserved huge pages of that size, overcommit included.
     Pool,
+    /// The pages or the memory of the NUMA nodes that may be used: those of a strict placement, or of this process's
+    /// cpuset.
+    Node,
     /// The kernel does not offer that page size at all.
     PageSizeMissing,
     /// `hugetlb.<size>.max` (v2) or `limit_in_bytes` (v1): pages in use by a cgroup.
@@ -115,6 +121,7 @@ impl fmt::Display for LimitKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LimitKind::Pool => "the huge page pool",
+            LimitKind::Node => "a NUMA node",
             LimitKind::PageSizeMissing => "the page sizes of this kernel",
             LimitKind::CgroupMax => "a hugetlb cgroup limit",
             LimitKind::CgroupReserved => "a hugetlb cgroup reservation limit",

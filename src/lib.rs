@@ -53,12 +53,14 @@ pub mod error;
 mod heap;
 mod mapping;
 pub mod memops;
+pub mod numa;
 mod page_size;
 pub mod supply;
 mod sys;
 
-pub use arena::{Arena, ArenaBuilder, Chunk, Populate, Worker, ZeroingChunk};
+pub use arena::{Arena, ArenaBuilder, Chunk, Populate, PopulateProgress, Worker, ZeroingChunk};
 pub use error::{Error, Result};
 pub use heap::{HeapStats, HugeAlloc};
 pub use memops::FirstTouch;
+pub use numa::Placement;
 pub use page_size::{PageSize, ParsePageSizeError};

@@ -7,6 +7,8 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod attach;
+mod placing;
+pub(crate) mod populate;
 pub(crate) mod reservation;
 pub(crate) mod words;
 
@@ -18,15 +20,18 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use crate::backing::{Backing, MemoryClass};
 use crate::error::{Errno, Error, Limit, Operation, Result};
+use crate::numa::{self, Located, Placement, Topology};
 use crate::page_size::PageSize;
-use crate::supply::diagnosis::{Refusals, diagnose, diagnose_since};
+use crate::supply::diagnosis::{Refusals, diagnose_since};
 use crate::sys::memory::Anonymous;
+use crate::sys::process::forks;
 use crate::sys::{self, memory};
+use populate::{Crew, Watch};
 use reservation::{Reservation, prove_populated};
 
 /// How a backing is to be mapped.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Options {
+#[derive(Clone, Copy)]
+pub(crate) struct Options<'a> {
     /// The mapping starts at a multiple of this.
     pub(crate) align: PageSize,
     /// Every page is there before the call returns.
@@ -35,6 +40,24 @@ pub(crate) struct Options {
     pub(crate) transparent: bool,
     /// Leave shared memory in core dumps.
     pub(crate) dump: bool,
+    /// Which nodes the pages come from.
+    pub(crate) placement: Placement,
+    /// Threads that populate; `None`: as many as pay.
+    pub(crate) workers: Option<usize>,
+    /// Told while pages are populated.
+    pub(crate) watch: Option<&'a Watch<'a>>,
+}
+
+impl<'a> Options<'a> {
+    /// Who populates `len` bytes of `size`.
+    fn crew(&self, len: usize, size: PageSize, topology: &Topology) -> Crew<'a> {
+        let cpus = numa::cpus(self.placement, topology);
+        // A quota of CPU time (cgroup) allows fewer than there are CPUs to run on.
+        let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+        let count = cpus.map_or(at_once, |cpus| cpus.count().min(at_once));
+        let workers = populate::workers(self.workers, count, len, size.bytes());
+        Crew { workers, cpus: cpus.filter(|_| self.placement.node().is_some()), watch: self.watch }
+    }
 }
 
 /// Mapped pages, unmapped when dropped.
@@ -43,8 +66,13 @@ pub(crate) struct Mapping {
     memory: Memory,
     /// Keeps the file, and with it the name of what is mapped.
     backing: Backing,
-    /// A forked child has none of a shared mapping: the same addresses may be something else there.
-    owner: u32,
+    /// [`forks`] when it was mapped: a forked child has none of a shared mapping, and the same addresses may be
+    /// something else there.
+    forks: u64,
+    /// Where the pages are, as far as it was found out.
+    located: Located,
+    /// The only node whose pages will do.
+    only_node: Option<u32>,
     dump: bool,
 }
 
@@ -61,34 +89,60 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// [`Operation::Map`] or [`Operation::Populate`], with the limit that bound. Nothing stays mapped.
-    pub(crate) fn new(backing: Backing, options: Options) -> Result<Mapping> {
+    /// [`Operation::Map`], [`Operation::Place`] or [`Operation::Populate`], with the limit that bound;
+    /// [`Operation::Configure`] for a node that cannot be used. Nothing stays mapped.
+    pub(crate) fn new(backing: Backing, options: Options<'_>) -> Result<Mapping> {
         let (size, pages) = (backing.page_size(), backing.pages());
         let (needed, directory) = (backing.len_bytes() as u64, backing.directory().map(Path::to_path_buf));
         let refusals = Refusals::read(size);
         // Called when the pages are given back, so that the figures are what others left.
         let failed = |operation, errno| {
-            let limit = diagnose_since(&refusals, errno, size, needed, directory.as_deref());
+            let limit =
+                diagnose_since(&refusals, errno, size, needed, directory.as_deref(), options.placement.only_node());
             Error::new(operation, format!("{pages} pages of {size}")).os(errno).limited_by(limit)
         };
+        let topology = Topology::read();
+        let crew = options.crew(backing.len_bytes(), size, &topology);
+        // With a policy to set first, several threads, or somebody who wants to be told, mapping comes before.
+        let is_plain = options.placement == Placement::Any && crew.workers == 1 && crew.watch.is_none();
+        let first = Options { eager: options.eager && is_plain, ..options };
         // The kernel aligns pages to themselves.
         let stands_in = options.align > size;
-        let mapped = if stands_in { map_placed(&backing, options) } else { map_anywhere(&backing, options) };
+        let mapped = if stands_in { map_placed(&backing, first) } else { map_anywhere(&backing, first) };
         let memory = match mapped {
             Ok(memory) => memory,
             Err(errno) => return Err(failed(Operation::Map, errno)),
         };
-        let mapping = Mapping { memory, backing, owner: std::process::id(), dump: options.dump };
+        let only_node = options.placement.only_node();
+        let located = Located::Unknown("pages come when they are claimed".into());
+        let mut mapping = Mapping { memory, backing, forks: forks(), located, only_node, dump: options.dump };
         if mapping.backing.memory_class() == MemoryClass::Shared {
             mapping.keep_from_children(options.dump);
         }
-        if options.eager
-            && let Err(errno) = mapping.populate(0, mapping.len_bytes())
-        {
-            drop(mapping);
-            return Err(failed(Operation::Populate, errno));
+        let denied = placing::bind(&mapping, options.placement, &topology)?;
+        if options.eager {
+            if let Err(errno) = mapping.populate_all(&crew) {
+                drop(mapping);
+                return Err(failed(Operation::Populate, errno));
+            }
+            if denied.is_none() {
+                mapping.located = placing::prove(&mapping, options.placement, &topology)?;
+            }
+        }
+        if let Some(reason) = denied {
+            mapping.located = Located::Unknown(reason);
         }
         Ok(mapping)
+    }
+
+    fn populate_all(&self, crew: &Crew<'_>) -> std::result::Result<(), Errno> {
+        let step = |range: std::ops::Range<usize>| self.populate(range.start, range.len());
+        populate::run(self.len_bytes(), self.backing.page_size().bytes(), crew, &step)
+    }
+
+    /// Where the pages are, by node.
+    pub(crate) fn located(&self) -> &Located {
+        &self.located
     }
 
     /// The first byte.
@@ -103,6 +157,11 @@ impl Mapping {
     /// Bytes, whole pages.
     pub(crate) fn len_bytes(&self) -> usize {
         self.backing.len_bytes()
+    }
+
+    /// Whether this process has the memory: not if it is shared memory and this is a child forked since.
+    pub(crate) fn is_here(&self) -> bool {
+        self.forks == forks() || self.backing.memory_class() == MemoryClass::Private
     }
 
     pub(crate) fn backing(&self) -> &Backing {
@@ -125,7 +184,8 @@ impl Mapping {
 
     /// Names the limit that made populating `needed` more bytes fail.
     pub(crate) fn diagnose(&self, errno: Errno, needed: u64) -> Option<Limit> {
-        diagnose(errno, self.backing.page_size(), needed, self.backing.directory())
+        let (size, directory) = (self.backing.page_size(), self.backing.directory());
+        diagnose_since(&Refusals::default(), errno, size, needed, directory, self.only_node)
     }
 
     /// Children of fork(2) would share the memory, so they get none; core dumps leave it out unless wanted.
@@ -143,8 +203,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if std::process::id() != self.owner {
-            // A forked child: a shared mapping is not there, a private one goes when the child does.
+        if !self.is_here() {
             return;
         }
         // SAFETY: whoever drops the mapping says that nobody uses it; its memory is dropped once, here.
@@ -157,7 +216,7 @@ impl Drop for Mapping {
     }
 }
 
-fn map_anywhere(backing: &Backing, options: Options) -> std::result::Result<Memory, Errno> {
+fn map_anywhere(backing: &Backing, options: Options<'_>) -> std::result::Result<Memory, Errno> {
     let mut request = MmapOptions::new();
     request.len(backing.len_bytes());
     if options.eager {
@@ -177,7 +236,7 @@ fn map_anywhere(backing: &Backing, options: Options) -> std::result::Result<Memo
 }
 
 /// Where pages stand in for larger ones: at an address that is aligned like those.
-fn map_placed(backing: &Backing, options: Options) -> std::result::Result<Memory, Errno> {
+fn map_placed(backing: &Backing, options: Options<'_>) -> std::result::Result<Memory, Errno> {
     let range = Reservation::new(backing.len_bytes(), options.align.bytes())?;
     if let Err(errno) = fill(&range, backing, options) {
         // SAFETY: nobody has seen the range.
@@ -187,12 +246,12 @@ fn map_placed(backing: &Backing, options: Options) -> std::result::Result<Memory
     Ok(Memory::Placed(range))
 }
 
-fn fill(range: &Reservation, backing: &Backing, options: Options) -> std::result::Result<(), Errno> {
+fn fill(range: &Reservation, backing: &Backing, options: Options<'_>) -> std::result::Result<(), Errno> {
     let len = backing.len_bytes();
     // SAFETY: the range was reserved for this and holds nothing; what moves in is fresh, ours and of that length.
     unsafe {
         match stage(backing, options.eager)? {
-            None => range.commit_ordinary(0, len, false)?,
+            None => range.commit_ordinary(0, len)?,
             Some(staged) => range.move_in(0, staged, len)?,
         }
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::cgroup::{self, CgroupLimit};
 use super::machine::{Machine, ThisMachine};
-use super::{Pool, pool_file, sizes_of};
+use super::{Pool, nodes, pool_file, sizes_of};
 use crate::error::{Errno, Limit, LimitKind};
 use crate::page_size::PageSize;
 use crate::sys::process::Resource;
@@ -19,19 +19,30 @@ use crate::sys::{EACCES, EAGAIN, EFAULT, EINVAL, ENODEV, ENOMEM, ENOSPC, ENOSYS,
 /// Call it after the failed operation has given back what it held: pages that it still holds would be counted as
 /// used by somebody else. `mount` is the hugetlbfs directory, when there is one.
 pub(crate) fn diagnose(errno: Errno, page_size: PageSize, needed_bytes: u64, mount: Option<&Path>) -> Option<Limit> {
-    diagnose_since(&Refusals::default(), errno, page_size, needed_bytes, mount)
+    diagnose_since(&Refusals::default(), errno, page_size, needed_bytes, mount, None)
 }
 
 /// As [`diagnose`], with the refusals counted before the attempt: a count that rose proves that a cgroup refused,
-/// even if room was made since.
+/// even if room was made since. `node` is the only one whose pages would do, when there is such a node.
 pub(crate) fn diagnose_since(
     before: &Refusals,
     errno: Errno,
     page_size: PageSize,
     needed_bytes: u64,
     mount: Option<&Path>,
+    node: Option<u32>,
 ) -> Option<Limit> {
-    Failure { machine: &ThisMachine, errno, page_size, needed_bytes, mount }.name_limit(before)
+    Failure { machine: &ThisMachine, errno, page_size, needed_bytes, mount, node }.name_limit(before)
+}
+
+/// Ordinary memory of a node, if it cannot hold `needed_bytes`.
+///
+/// The one limit that is looked at before an attempt: where a policy allows one node only, the kernel answers a
+/// lack of ordinary memory by killing a process. It may still do so when others take the memory meanwhile.
+pub(crate) fn ordinary_memory_of(node: u32, page_size: PageSize, needed_bytes: u64) -> Option<Limit> {
+    let errno = ENOMEM;
+    let failure = Failure { machine: &ThisMachine, errno, page_size, needed_bytes, mount: None, node: Some(node) };
+    failure.ordinary_memory_of_node().filter(|limit| limit.available_bytes < needed_bytes)
 }
 
 /// How often each cgroup limit had refused.
@@ -60,6 +71,7 @@ struct Failure<'a> {
     page_size: PageSize,
     needed_bytes: u64,
     mount: Option<&'a Path>,
+    node: Option<u32>,
 }
 
 impl Failure<'_> {
@@ -71,9 +83,13 @@ impl Failure<'_> {
             EAGAIN => self.locked_memory(),
             // Reserving: the pool and the mount are asked, and the cgroups' reservation limits.
             ENOMEM if huge => self.tightest(before, LimitKind::CgroupReserved, self.enomem()),
-            ENOMEM => least(self.enomem().into_iter().chain(self.ordinary_memory()), self.needed_bytes),
-            // Populating what is already reserved: the pool has said yes, the cgroups' usage limits have not.
-            EFAULT if huge => self.tightest(before, LimitKind::CgroupMax, Vec::new()),
+            ENOMEM => {
+                let ordinary = self.ordinary_memory().into_iter().chain(self.ordinary_memory_of_node());
+                least(self.enomem().into_iter().chain(ordinary), self.needed_bytes)
+            }
+            // Populating what is already reserved: the pool has said yes, the cgroups' usage limits have not, or the
+            // nodes that may be used: reservations are not made by node.
+            EFAULT if huge => self.tightest(before, LimitKind::CgroupMax, self.nodes(self.node).into_iter().collect()),
             // fallocate(2), which does both.
             ENOSPC if huge => {
                 let limits = self.pool().into_iter().chain(self.mount_size()).collect();
@@ -85,7 +101,9 @@ impl Failure<'_> {
 
     /// What can make mmap fail with ENOMEM, cgroups apart.
     fn enomem(&self) -> Vec<Limit> {
-        let limits = [self.pool(), self.mount_size(), self.address_space(), self.map_count()];
+        // mmap knows the cpuset and not the policy, which is set on what it maps.
+        let nodes = self.nodes(None);
+        let limits = [self.pool(), nodes, self.mount_size(), self.address_space(), self.map_count()];
         limits.into_iter().flatten().collect()
     }
 
@@ -146,6 +164,39 @@ impl Failure<'_> {
         }
         let available = available_pages.saturating_mul(self.page_size.bytes() as u64);
         self.limit(LimitKind::Pool, available, file.with_file_name("free_hugepages").display().to_string(), remedy)
+    }
+
+    /// The free pages of the only nodes that may be used: the one asked for, or those that the cpuset allows, if these
+    /// are not all.
+    fn nodes(&self, asked: Option<u32>) -> Option<Limit> {
+        let (usable, place) = match asked {
+            Some(node) => (vec![node], String::new()),
+            None => self.nodes_of_cpuset()?,
+        };
+        let pools = usable.iter().filter_map(|&node| nodes::pool(self.machine, node, self.page_size));
+        let pools: Vec<_> = pools.collect();
+        let page = self.page_size.bytes() as u64;
+        let available = pools.iter().map(|pool| pool.free).sum::<u64>().saturating_mul(page);
+        let first = pools.first()?;
+        let wanted = (first.total - first.free.min(first.total)).saturating_add(self.needed_bytes.div_ceil(page));
+        let remedy = format!("echo {wanted} > {}", nodes::file(first.node, self.page_size, "nr_hugepages").display());
+        let file = nodes::file(first.node, self.page_size, "free_hugepages").display().to_string();
+        Some(self.limit(LimitKind::Node, available, file + &place, remedy))
+    }
+
+    /// The nodes, and what to add to the name of the first one's file to say why these.
+    fn nodes_of_cpuset(&self) -> Option<(Vec<u32>, String)> {
+        let allowed = nodes::allowed(self.machine)?;
+        let is_all = nodes::ids(self.machine).iter().all(|node| allowed.contains(node));
+        let place = format!(", Mems_allowed_list of /proc/self/status: nodes {allowed:?}");
+        (!is_all).then_some((allowed, place))
+    }
+
+    fn ordinary_memory_of_node(&self) -> Option<Limit> {
+        let node = self.node?;
+        let available = nodes::ordinary_bytes(self.machine, node)?;
+        let source = nodes::meminfo(node).display().to_string();
+        Some(self.limit(LimitKind::Node, available, source, "ask for less, or for another node".into()))
     }
 
     fn mount_size(&self) -> Option<Limit> {

@@ -106,6 +106,14 @@ pub(crate) mod fake {
             })
         }
 
+        /// Adds a node's pool: total, free, surplus.
+        pub(crate) fn with_node_pool(self, node: u32, kib: u64, pages: [u64; 3]) -> FakeMachine {
+            ["nr", "free", "surplus"].iter().zip(pages).fold(self, |machine, (name, pages)| {
+                let pool = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB");
+                machine.with(format!("{pool}/{name}_hugepages"), format!("{pages}\n"))
+            })
+        }
+
         /// Adds a hugetlbfs: page size, blocks in all (0: no limit), blocks free.
         pub(crate) fn with_hugetlbfs(mut self, path: &str, block_bytes: u64, blocks: [u64; 2]) -> FakeMachine {
             let [blocks, blocks_free] = blocks;

@@ -6,8 +6,10 @@
 
 mod cgroup;
 pub(crate) mod diagnosis;
+pub(crate) mod list;
 pub(crate) mod machine;
 pub(crate) mod mountinfo;
+pub(crate) mod nodes;
 pub(crate) mod obtained;
 mod transparent;
 
@@ -17,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 pub use cgroup::CgroupLimit;
 pub(crate) use diagnosis::diagnose;
+pub use nodes::NodePool;
 pub use transparent::{TransparentHuge, TransparentMode, transparent_huge};
 
 use crate::page_size::PageSize;
@@ -129,6 +132,8 @@ impl Pool {
 pub struct Supply {
     /// The pools, largest page size first.
     pub pools: Vec<Pool>,
+    /// Each NUMA node's share of the pools: nodes ascending, the largest page size first.
+    pub node_pools: Vec<NodePool>,
     /// hugetlb limits of this process's cgroup and of those above it.
     pub cgroup_limits: Vec<CgroupLimit>,
     /// RLIMIT_AS in bytes; `None` when unlimited.
@@ -151,6 +156,7 @@ impl Supply {
         let sizes = sizes_of(machine);
         Supply {
             pools: sizes.iter().filter_map(|&size| Pool::read(machine, size)).collect(),
+            node_pools: nodes::pools(machine),
             cgroup_limits: cgroup::read(machine, &sizes),
             address_space: machine.soft_limit(Resource::AddressSpace),
             locked_memory: machine.soft_limit(Resource::LockedMemory),
@@ -184,6 +190,12 @@ impl fmt::Display for Supply {
         }
         if self.pools.is_empty() {
             writeln!(f, "none")?;
+        }
+        // On one node they are the figures above.
+        if self.node_pools.iter().any(|pool| pool.node != self.node_pools[0].node) {
+            for NodePool { node, page_size, total, free, surplus } in &self.node_pools {
+                writeln!(f, "node {node}: {free} of {total} pages of {page_size} free; {surplus} are surplus")?;
+            }
         }
         for limit in &self.cgroup_limits {
             writeln!(f, "{limit}")?;

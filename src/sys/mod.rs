@@ -8,6 +8,7 @@
 pub mod fd;
 pub mod file;
 pub mod memory;
+pub mod numa;
 pub mod process;
 pub mod shared;
 
@@ -35,6 +36,8 @@ pub const EINVAL: Errno = Errno(libc::EINVAL);
 pub const EEXIST: Errno = Errno(libc::EEXIST);
 /// Interrupted by a signal.
 pub const EINTR: Errno = Errno(libc::EINTR);
+/// Cancelled: what the crate itself answers when a caller's callback stops an operation.
+pub const ECANCELED: Errno = Errno(libc::ECANCELED);
 /// Function not implemented, or denied by seccomp.
 pub const ENOSYS: Errno = Errno(libc::ENOSYS);
 

@@ -227,6 +227,19 @@ pub fn with_calls_forbidden<T>(warm_up: impl FnOnce() -> T, body: impl FnOnce(&m
     (status.code() != Some(NO_SECCOMP)).then_some(status)
 }
 
+/// From here on these calls fail with `errno`, as in a container; whether that could be had.
+pub fn deny_calls(calls: &[libc::c_long], errno: i32) -> bool {
+    let step = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+    let number = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
+    let mut steps = vec![step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, number, 0)];
+    for call in calls {
+        steps.push(step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, *call as u32, 1));
+        steps.push(step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0));
+    }
+    steps.push(step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0));
+    install(&mut steps)
+}
+
 /// A filter, not seccomp's strict mode: that one also takes the time stamp counter away.
 fn forbid_system_calls() -> bool {
     let step = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
@@ -236,6 +249,10 @@ fn forbid_system_calls() -> bool {
         step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
         step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_KILL_PROCESS, 0),
     ];
+    install(&mut steps)
+}
+
+fn install(steps: &mut [libc::sock_filter]) -> bool {
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
     // SAFETY: the program and its steps live through the calls, which copy them.
     unsafe {

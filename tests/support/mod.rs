@@ -39,7 +39,8 @@ pub fn skip_size(size: PageSize, reason: &str) {
     print_skip(&format!("{size} pages"), reason);
 }
 
-fn print_skip(what: &str, reason: &str) {
+/// Prints why something is not tested here: for what few machines can test.
+pub fn print_skip(what: &str, reason: &str) {
     // Not `eprintln`: the harness keeps what passing tests print by it to itself. In one call, for threads print.
     let _ = std::io::stderr().write_all(format!("skipped: {what}: {reason}\n").as_bytes());
 }

@@ -25,7 +25,8 @@ fn name(machine: &FakeMachine, errno: Errno, mib: u64) -> Option<Limit> {
 }
 
 fn name_since(machine: &FakeMachine, before: &Refusals, errno: Errno, mib: u64, mount: Option<&str>) -> Option<Limit> {
-    Failure { machine, errno, page_size: SIZE, needed_bytes: mib * MIB, mount: mount.map(Path::new) }.name_limit(before)
+    Failure { machine, errno, page_size: SIZE, needed_bytes: mib * MIB, mount: mount.map(Path::new), node: None }
+        .name_limit(before)
 }
 
 fn kind(limit: Option<Limit>) -> Option<LimitKind> {
@@ -54,8 +55,14 @@ fn overcommit_that_memory_cannot_fill_is_the_pools_fault() {
 #[test]
 fn gigantic_pages_are_best_asked_for_at_boot() {
     let machine = machine().with_pool(1 << 20, [0; 5]);
-    let failure =
-        Failure { machine: &machine, errno: ENOMEM, page_size: PageSize::HUGE_1G, needed_bytes: 1 << 31, mount: None };
+    let failure = Failure {
+        machine: &machine,
+        errno: ENOMEM,
+        page_size: PageSize::HUGE_1G,
+        needed_bytes: 1 << 31,
+        mount: None,
+        node: None,
+    };
     let limit = failure.name_limit(&Refusals::default()).unwrap();
     assert!(limit.remedy.ends_with("nr_hugepages, or boot with hugepagesz=1G hugepages=2"), "{limit}");
 }
@@ -145,7 +152,8 @@ fn base_pages_depend_on_the_overcommit_policy() {
         let machine =
             machine().with("/proc/meminfo", meminfo).with("/proc/sys/vm/overcommit_memory", format!("{policy}\n"));
         let page_size = PageSize::base();
-        let failure = Failure { machine: &machine, errno: ENOMEM, page_size, needed_bytes: 4 * MIB, mount: None };
+        let failure =
+            Failure { machine: &machine, errno: ENOMEM, page_size, needed_bytes: 4 * MIB, mount: None, node: None };
         failure.name_limit(&Refusals::default()).map(|limit| (limit.kind, limit.available_bytes))
     };
     assert_eq!(available(0), Some((LimitKind::Memory, 2 * MIB)));
@@ -180,4 +188,37 @@ fn this_machine_is_read_without_a_panic() {
         diagnose(errno, PageSize::base(), u64::MAX, Some(Path::new("/")));
     }
     assert!(Refusals::read(SIZE).0.len() <= 1000);
+}
+
+fn two_nodes() -> FakeMachine {
+    machine().with_node_pool(0, 2048, [12, 10, 0]).with_node_pool(1, 2048, [4, 1, 0])
+}
+
+#[test]
+fn an_empty_node_is_named_when_no_other_would_do() {
+    let strict = |node: u32, mib: u64| {
+        let (machine, node) = (&two_nodes(), Some(node));
+        let failure = Failure { machine, errno: EFAULT, page_size: SIZE, needed_bytes: mib * MIB, mount: None, node };
+        failure.name_limit(&Refusals::default())
+    };
+    let limit = strict(1, 4).unwrap();
+    assert_eq!((limit.kind, limit.available_bytes), (LimitKind::Node, 2 * MIB));
+    assert_eq!(limit.source, "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages");
+    // Three of four are in use; 4 MiB are two more.
+    assert_eq!(limit.remedy, "echo 5 > /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages");
+    assert_eq!(strict(1, 2), None);
+    assert_eq!(strict(0, 4), None);
+    assert_eq!(kind(name(&two_nodes(), EFAULT, 30)), None, "any node would do, so none is to blame");
+}
+
+#[test]
+fn nodes_that_a_cpuset_leaves_are_named() {
+    for errno in [EFAULT, ENOMEM] {
+        let confined = two_nodes().with("/proc/self/status", "Mems_allowed_list:\t1\n");
+        let limit = name(&confined, errno, 4).unwrap();
+        assert_eq!((limit.kind, limit.available_bytes), (LimitKind::Node, 2 * MIB));
+        assert!(limit.source.contains("Mems_allowed_list") && limit.source.contains("node1"), "{limit}");
+        let free = two_nodes().with("/proc/self/status", "Mems_allowed_list:\t0-1\n");
+        assert_eq!(name(&free, errno, 4), None);
+    }
 }

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Runs the NUMA tests on a kernel with two nodes: qemu in software emulation boots Debian's kernel with an initramfs
+# that holds the test binaries.
+#
+#   tests/numa-vm.sh install   adds what is missing (root; Debian 12 or later), then runs
+#   tests/numa-vm.sh fetch     adds what is missing; fails where it cannot be had
+#   tests/numa-vm.sh           runs
+#
+# 20 seconds after the build, and 1 GiB of memory. The guest's pools change, those of this machine do not.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+SECONDS_AT_MOST=200
+PACKAGES=(qemu-system-x86 busybox-static cpio)
+CACHE=${CARGO_TARGET_DIR:-target}/numa-vm
+
+mkdir -p "$CACHE"
+
+# Unpacked, not installed: this machine boots something else.
+kernel() {
+    if ! compgen -G "$CACHE/kernel/boot/vmlinuz-*" >/dev/null; then
+        local package
+        package=$(apt-cache depends linux-image-amd64 | awk '/Depends:/ {print $2; exit}')
+        (cd "$CACHE" && apt-get download "$package" >&2 && dpkg-deb -x "$package"_*.deb kernel)
+    fi
+    compgen -G "$CACHE/kernel/boot/vmlinuz-*" | head -n 1
+}
+
+if [ $# -gt 0 ]; then
+    apt-get update
+    apt-get install -y --no-install-recommends "${PACKAGES[@]}"
+    kernel
+fi
+if [ "${1:-}" = fetch ]; then
+    exit
+fi
+
+# The test binary that these options of cargo name, built now.
+binary() {
+    cargo test --no-run "$@" 2>&1 | tee /dev/stderr | sed -n 's/^ *Executable .*(\(.*\))$/\1/p'
+}
+
+# A binary and the libraries it is linked to, at the same places.
+copy_with_libraries() {
+    cp "$1" "$root/$2"
+    ldd "$1" | grep -o '/[^ ]*' | while read -r library; do
+        mkdir -p "$root$(dirname "$library")"
+        cp -L "$library" "$root$library"
+    done
+}
+
+root=$(mktemp -d)
+log=$(mktemp)
+trap 'rm -rf "$root" "$log"' EXIT
+mkdir -p "$root"/{bin,proc,sys,dev,tmp}
+copy_with_libraries "$(binary --test numa)" numa
+copy_with_libraries "$(binary --lib)" unit
+cp "$(command -v busybox)" "$root/bin/busybox"
+cat >"$root/init" <<'INIT'
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin HUGEARENA_REQUIRE_NODES=1 RUST_BACKTRACE=0 PROPTEST_CASES=8
+mount -t proc none /proc
+mount -t sysfs none /sys
+mount -t devtmpfs none /dev
+mount -t tmpfs none /tmp
+mount -t cgroup2 none /sys/fs/cgroup
+echo "kernel $(uname -r), nodes $(cat /sys/devices/system/node/has_memory), up $(cut -d' ' -f1 /proc/uptime) s"
+/unit numa:: --test-threads=1 && /numa --test-threads=1 --nocapture && echo "numa-vm: passed"
+dmesg | grep -iE 'oom|killed' && echo "numa-vm: the kernel killed a process"
+echo "up $(cut -d' ' -f1 /proc/uptime) s"
+poweroff -f
+INIT
+chmod +x "$root/init"
+(cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$CACHE/initramfs"
+
+# Two nodes of 512 MiB with a CPU each; node 1 is the far one.
+timeout "$SECONDS_AT_MOST" qemu-system-x86_64 -accel tcg -cpu max -smp 2 -m 1024 -nographic -no-reboot -net none \
+    -object memory-backend-ram,id=near,size=512M -numa node,nodeid=0,cpus=0,memdev=near \
+    -object memory-backend-ram,id=far,size=512M -numa node,nodeid=1,cpus=1,memdev=far \
+    -kernel "$(kernel)" -initrd "$CACHE/initramfs" -append "console=ttyS0 quiet panic=-1" </dev/null | tee "$log"
+grep -q 'numa-vm: passed' "$log" && ! grep -q 'numa-vm: the kernel killed' "$log"
