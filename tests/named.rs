@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use hugearena::arena::{self, Restart};
 use hugearena::backing::BackingKind;
 use hugearena::error::{LimitKind, Operation};
+use hugearena::numa::Placement;
 use hugearena::supply::Supply;
 use hugearena::{Arena, ArenaBuilder, Chunk, FirstTouch, PageSize, Populate};
 
@@ -300,6 +301,8 @@ fn options_that_make_no_sense_are_refused_without_privileges() {
     refuse(named("x").backing(BackingKind::Anonymous), "anonymous memory");
     refuse(named("x").populate(Populate::Lazy), "lazily");
     refuse(named("x").capacity(usize::MAX), "isize::MAX");
+    refuse(named("x").placement(Placement::Preferred(0)), "placed anywhere");
+    refuse(named("x").on_progress(|_| std::ops::ControlFlow::Continue(())), "no progress");
     let nowhere = BackingKind::Hugetlbfs { dir: Some(std::env::temp_dir()) };
     refuse(named("x").backing(nowhere), "is not on a hugetlbfs");
     assert_eq!(Arena::attach("x").record_dir(records.path()).open().unwrap_err().operation(), Operation::Attach);

@@ -179,7 +179,8 @@ impl ArenaBuilder {
     ///
     /// 1 to 64 letters, digits, `-`, `_`, `.`. [`backing`](Self::backing) with a directory says where: a mount, or
     /// anything below it; without, whichever mount has pages of the size. Always [`strict`](Self::strict) and
-    /// populated at once, by one thread, without progress and without a placement. The [`capacity`](Self::capacity) of an arena that exists may be left out.
+    /// populated at once; neither a [`placement`](Self::placement) nor [`on_progress`](Self::on_progress) can be asked for
+    /// yet. The [`capacity`](Self::capacity) of an arena that exists may be left out.
     ///
     /// A child of fork(2) that does not execute another program keeps the arena owned as long as it lives.
     ///
@@ -270,8 +271,8 @@ impl ArenaBuilder {
         if self.populate == Populate::Lazy {
             return refuse("it cannot be populated lazily: peers rely on its pages");
         }
-        if self.placement != Placement::Any {
-            return refuse("its placement cannot be chosen: pages that an earlier owner left stay where they are");
+        if self.placement != Placement::Any || self.progress.is_some() {
+            return refuse("it is placed anywhere, and tells no progress: neither can be asked for yet");
         }
         let request = named::Request {
             name: self.name.as_deref().unwrap_or_default(),
@@ -281,6 +282,7 @@ impl ArenaBuilder {
             pages: (pages > 0).then_some(pages),
             dump: self.dump,
             share_tables: self.share_tables,
+            workers: self.populate_threads,
         };
         let named::Parts { mapping, pages, named } = named::open(&request)?;
         let obtained = Obtained {
@@ -289,6 +291,8 @@ impl ArenaBuilder {
             transparent_bytes: 0,
             capacity_bytes: mapping.len_bytes(),
             populated: true,
+            placement: self.placement,
+            nodes: mapping.located().clone(),
             declined: Vec::new(),
             placement: Placement::Any,
             nodes: mapping.located().clone(),

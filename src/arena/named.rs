@@ -30,6 +30,8 @@ pub(super) struct Request<'a> {
     pub(super) pages: Option<usize>,
     pub(super) dump: bool,
     pub(super) share_tables: bool,
+    /// Threads that populate what is not there; `None`: as many as pay.
+    pub(super) workers: Option<usize>,
 }
 
 /// What a named arena adds to others. Dropped last: with it goes the right to own the arena.
@@ -234,7 +236,8 @@ impl Request<'_> {
             zero,
         };
         let words = place.write(&record)?;
-        let options = AttachOptions { writable: true, dump: self.dump, share_tables: self.share_tables };
+        let options =
+            AttachOptions { writable: true, dump: self.dump, share_tables: self.share_tables, workers: self.workers };
         let (mapping, attachment) = Mapping::attach(backing, options)?;
         Ok((mapping, Bitmap::recorded(pages, words, is_new), restart, attachment))
     }

@@ -123,7 +123,7 @@ impl View {
         if backing.len_bytes() > bytes {
             return Err(failed(&format!(": it has {} bytes, more than {bytes}", backing.len_bytes())));
         }
-        View::new(backing, AttachOptions { writable, dump, share_tables: true })
+        View::new(backing, AttachOptions { writable, dump, share_tables: true, workers: Some(1) })
     }
 }
 

@@ -84,8 +84,12 @@ impl Attach {
             let problem = format!("its record speaks of another file than {}", record.path.display());
             return Err(place.error(Operation::Attach, problem));
         }
-        let options =
-            AttachOptions { writable: self.writable, dump: record.is_dumped(), share_tables: self.share_tables };
+        let options = AttachOptions {
+            writable: self.writable,
+            dump: record.is_dumped(),
+            share_tables: self.share_tables,
+            workers: Some(1),
+        };
         View::new(backing, options)
     }
 }

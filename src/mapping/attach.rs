@@ -10,6 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::ptr::NonNull;
 
+use super::populate::{self, Crew};
 use super::reservation::Reservation;
 use super::{Mapping, Memory};
 use crate::backing::Backing;
@@ -18,8 +19,8 @@ use crate::numa::Located;
 use crate::page_size::PageSize;
 use crate::supply::diagnosis::{Refusals, diagnose_since};
 use crate::sys::memory::{self, Anonymous};
-use crate::sys::process::forks;
-use crate::sys::{self, process, shared};
+use crate::sys::process::{self, forks};
+use crate::sys::{self, shared};
 
 /// What one shareable page table maps: 512 pages of 2 MiB.
 const TABLE_BYTES: usize = 1 << 30;
@@ -34,6 +35,8 @@ pub(crate) struct AttachOptions {
     /// Leave the memory in core dumps: equal in all who share tables.
     pub(crate) dump: bool,
     pub(crate) share_tables: bool,
+    /// Threads that populate a file that lacks pages; `None`: as many as pay.
+    pub(crate) workers: Option<usize>,
 }
 
 /// Why page tables were not shared.
@@ -123,12 +126,16 @@ impl Mapping {
             Err(errno) => return Err(failed(Operation::Map, errno)),
         };
         let memory = Memory::Placed(range);
-        let located = Located::Unknown("pages of a named arena are where its first owner had them".into());
+        let located = Located::Unknown("shared pages are where their first owner got them".into());
         let mapping = Mapping { memory, backing, forks: forks(), located, only_node: None, dump: options.dump };
         // Before the first fault: tables are shared between equal flags only.
         mapping.keep_from_children(options.dump);
         let probed = if not_shared.is_none() { tables } else { 0 };
-        match mapping.fill(probed, options.writable, allocated) {
+        let filled = match allocated {
+            true => mapping.fill(probed, options.writable, allocated),
+            false => mapping.take_pages(options).map(|()| 0),
+        };
+        match filled {
             Ok(shared_tables) => {
                 let not_shared = not_shared.or((shared_tables < tables).then_some(NotShared::NoHolder));
                 let page_faults = process::minor_faults() - faults;
@@ -159,6 +166,15 @@ impl Mapping {
             self.make_present(rest, self.len_bytes() - rest, writable, allocated)?;
         }
         Ok(shared_tables)
+    }
+
+    /// Populates a file that lacks pages, which have to be cleared: by several threads where that pays.
+    fn take_pages(&self, options: AttachOptions) -> std::result::Result<(), Errno> {
+        let (len, page) = (self.len_bytes(), self.backing.page_size().bytes());
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let crew = Crew { workers: populate::workers(options.workers, cpus, len, page), cpus: None, watch: None };
+        let step = |range: std::ops::Range<usize>| self.make_present(range.start, range.len(), options.writable, false);
+        populate::run(len, page, &crew, &step)
     }
 
     /// Whether a table whose first page has just been touched came with other pages: in the middle and at the end,

@@ -73,7 +73,6 @@ pub(crate) struct Mapping {
     located: Located,
     /// The only node whose pages will do.
     only_node: Option<u32>,
-    /// Whether shared memory was left in core dumps.
     dump: bool,
 }
 
