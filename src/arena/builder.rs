@@ -294,8 +294,6 @@ impl ArenaBuilder {
             placement: self.placement,
             nodes: mapping.located().clone(),
             declined: Vec::new(),
-            placement: Placement::Any,
-            nodes: mapping.located().clone(),
         };
         Ok(Arena::from_parts(mapping, self.page_size, pages, Some(named), obtained, self.zero_on_release))
     }
