@@ -11,6 +11,8 @@ mod access;
 mod cgroup;
 #[path = "faults/heap.rs"]
 mod heap;
+#[path = "faults/heap_edges.rs"]
+mod heap_edges;
 #[path = "faults/limits.rs"]
 mod limits;
 #[path = "faults/pool.rs"]

@@ -342,3 +342,38 @@ fn free_checked(block: usize, size: usize, fill: u8) {
     // SAFETY: handed over by the thread that allocated it.
     unsafe { HEAP.dealloc(pointer, layout) };
 }
+
+#[test]
+fn alignments_beyond_a_gibibyte_are_right_or_null() {
+    for align_log2 in 31..=36 {
+        let layout = layout(1, 1 << align_log2);
+        // SAFETY: the size is not 0.
+        let block = unsafe { HEAP.alloc(layout) };
+        if !block.is_null() {
+            assert_eq!(block.addr() % layout.align(), 0, "{layout:?}");
+            // SAFETY: a live block.
+            unsafe { HEAP.dealloc(block, layout) };
+        }
+    }
+}
+
+#[test]
+fn a_block_larger_than_the_machine_is_null_and_costs_nothing() {
+    let huge = layout(1 << 44, 8);
+    let before = resident_bytes();
+    // SAFETY: the size is not 0; the second block is live until freed.
+    unsafe {
+        assert!(HEAP.alloc(huge).is_null());
+        let small = layout(300_000, 8);
+        let block = HEAP.alloc(small);
+        assert!(!block.is_null());
+        HEAP.dealloc(block, small);
+    }
+    // Other tests of this file allocate meanwhile, but not by gigabytes of tables.
+    assert!(resident_bytes() < before + (1 << 30));
+}
+
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}

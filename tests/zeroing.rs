@@ -250,3 +250,88 @@ fn a_copy_that_does_not_fit_is_none() {
     let source = arena.claim(2).unwrap();
     assert!(arena.claim_copy(&source, FirstTouch::unknown()).is_none());
 }
+
+/// Two pages free, one between them held: no two are adjacent.
+fn fragmented(arena: &Arena) -> hugearena::Chunk {
+    let first = arena.claim(1).unwrap();
+    let middle = arena.claim(1).unwrap();
+    drop(first);
+    middle
+}
+
+#[test]
+fn an_impossible_claim_ends_beside_the_scrubber() {
+    let arena = open(PageSize::base(), 3);
+    let _middle = fragmented(&arena);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                soil_one(&arena);
+                arena.scrub(usize::MAX, &mut Nothing.in_batches_of(64));
+            }
+        });
+        for _ in 0..200 {
+            assert!(arena.claim(2).is_none());
+            assert!(arena.claim(4).is_none());
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+fn soil_one(arena: &Arena) {
+    if let Some(mut chunk) = arena.claim(1) {
+        chunk.as_mut_slice().unwrap()[0] = 1;
+    }
+}
+
+#[test]
+fn an_impossible_claim_ends_beside_claims_of_others() {
+    let arena = open(PageSize::base(), 3);
+    let _middle = fragmented(&arena);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    drop(arena.claim(1));
+                }
+            });
+        }
+        let longest = (0..2_000).map(|_| {
+            let start = Instant::now();
+            assert!(arena.claim(2).is_none());
+            start.elapsed()
+        });
+        let longest = longest.max().unwrap();
+        stop.store(true, Ordering::Relaxed);
+        assert!(longest < Duration::from_secs(2), "{longest:?}");
+    });
+}
+
+#[test]
+fn scrubbing_asks_its_pace_between_pages() {
+    let arena = open(PageSize::base(), 64);
+    soil(&arena);
+    let mut stop = Callback::new(|_: Progress| ControlFlow::Break(()));
+    assert_eq!(arena.scrub(usize::MAX, &mut stop), PageSize::base().bytes());
+    assert_eq!((arena.stats().clean, arena.stats().dirty), (1, 63));
+}
+
+#[test]
+fn a_forked_child_does_nothing_to_memory_that_it_has_not() {
+    let arena = Arena::builder().page_size(PageSize::base()).capacity(1 << 20).zero_on_release().open().unwrap();
+    let chunk = arena.claim(2).unwrap();
+    drop(arena.claim(2));
+    let worker = Worker::start(&arena).unwrap();
+    let status = support::fork(|| {
+        drop(chunk);
+        drop(worker);
+        let nothing = arena.claim(1).is_none()
+            && arena.claim_zeroed(1, FirstTouch::unknown()).is_none()
+            && arena.scrub(usize::MAX, &mut Nothing) == 0;
+        drop(arena);
+        i32::from(!nothing)
+    });
+    assert!(status.success(), "{status}");
+}

@@ -14,15 +14,18 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, fence};
 use std::time::Duration;
 
 use crossbeam::utils::{Backoff, CachePadded};
 
 const WORD: usize = u64::BITS as usize;
 
-/// How long a claim sleeps at a time when all that is free is held for a moment by somebody else.
-const WAIT: Duration = Duration::from_micros(20);
+/// How often a claim searches again when pages came back behind its search.
+const SEARCHES: u32 = 8;
+/// How long a claim sleeps at a time when all that is free is held for a moment by somebody else, and how often.
+const NAP: Duration = Duration::from_micros(20);
+const WAITS: u32 = 2_000;
 
 /// A page's contents, as known when it was claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,30 +105,53 @@ impl Bitmap {
         self.search(count, prefer).or_else(|| self.claim_slow(count, prefer, returns))
     }
 
-    /// Looks again as long as pages may have been missed: those that a run or the scrubber held and gave back,
-    /// and those that were released behind the search. `returns` is from before the search that found nothing.
+    /// Looks again when pages may have been missed: those that a run or the scrubber held and gave back, and those
+    /// that were released behind the search. `returns` is from before the search that found nothing.
     #[cold]
     fn claim_slow(&self, count: usize, prefer: Prefer, mut returns: usize) -> Option<usize> {
-        let backoff = Backoff::new();
+        if count == 0 || count > self.pages {
+            return None;
+        }
         self.waiting.fetch_add(1, SeqCst);
-        let found = loop {
-            let held = self.runs_in_flight.load(SeqCst) + self.scrubbing.load(SeqCst);
+        let mut found = None;
+        for _ in 0..SEARCHES {
+            // Pairs with the holders, which announce themselves before they take a page: a search that saw the
+            // page gone is followed by a look that sees the holder.
+            fence(SeqCst);
+            let waited = self.wait_for_holders();
             let now = self.returns.load(SeqCst);
-            if held == 0 && now == returns {
-                break None;
+            if !waited && now == returns {
+                break;
             }
             returns = now;
-            if backoff.is_completed() {
-                // Whoever holds the page may need this CPU to go on: the scrubber runs only where nobody else does.
-                std::thread::sleep(WAIT);
+            found = self.search(count, prefer);
+            if found.is_some() {
+                break;
             }
-            backoff.snooze();
-            if let Some(first) = self.search(count, prefer) {
-                break Some(first);
-            }
-        };
+        }
         self.waiting.fetch_sub(1, SeqCst);
         found
+    }
+
+    /// Waits until nobody holds pages only for a moment; returns whether anybody did. The scrubber takes no new
+    /// page meanwhile. Gives up after [`WAITS`] naps: a holder that does not get to run may never come back.
+    fn wait_for_holders(&self) -> bool {
+        let backoff = Backoff::new();
+        let mut naps = 0;
+        let mut waited = false;
+        while self.runs_in_flight.load(SeqCst) != 0 || self.scrubbing.load(SeqCst) != 0 {
+            waited = true;
+            if !backoff.is_completed() {
+                backoff.snooze();
+            } else if naps < WAITS {
+                // The holder may need this CPU to go on: the scrubber runs only where nobody else does.
+                std::thread::sleep(NAP);
+                naps += 1;
+            } else {
+                break;
+            }
+        }
+        waited
     }
 
     fn search(&self, count: usize, prefer: Prefer) -> Option<usize> {
@@ -175,6 +201,9 @@ impl Bitmap {
     /// Claims a dirty page to be zeroed while nobody needs it. Until [`end_scrub`](Self::end_scrub) it counts
     /// as available: claims that find nothing else wait for it.
     pub(crate) fn begin_scrub(&self) -> Option<usize> {
+        if self.is_wanted() {
+            return None;
+        }
         // First, so that no claim sees the page gone and nobody holding it.
         self.scrubbing.fetch_add(1, SeqCst);
         let page = self.claim_one_of(|word| !self.zero[word].load(Relaxed));
@@ -212,9 +241,9 @@ impl Bitmap {
             let fresh = self.fresh[word].load(Relaxed);
             counts.fresh += (free & fresh).count_ones() as usize;
             counts.clean += (free & zero & !fresh).count_ones() as usize;
-            counts.dirty += (free & !zero).count_ones() as usize;
+            counts.dirty += (free & !zero & !fresh).count_ones() as usize;
+            counts.claimed += (!free & whole_word(self.pages, word)).count_ones() as usize;
         }
-        counts.claimed = self.pages - counts.fresh - counts.clean - counts.dirty;
         counts
     }
 

@@ -35,6 +35,9 @@ pub use zeroing::ZeroingChunk;
 /// Pages of one size, mapped once and handed out in [`Chunk`]s. A handle: clones share the arena, which is
 /// unmapped when the last handle and the last chunk are gone.
 ///
+/// A child of fork(2) has none of a shared arena's memory: it claims nothing there, and must not use pointers into
+/// chunks that it inherited. A private arena is copied, page by page, when either side writes.
+///
 /// `claim` and `release` are atomics on a bitmap: no lock for a single page, no system call on an eager arena.
 ///
 /// # Examples
@@ -146,6 +149,9 @@ impl Arena {
 
     /// Claims pages and makes them present; their contents are still to be taken.
     fn claim_preferring(&self, pages: usize, prefer: Prefer) -> Option<Chunk> {
+        if !self.inner.mapping.is_here() {
+            return None;
+        }
         let first = self.inner.pages.claim(pages, prefer)?;
         if !self.inner.obtained.populated && !self.populate(first..first + pages) {
             self.inner.pages.release(first, pages);
@@ -175,7 +181,7 @@ impl Arena {
 
     /// Gives the pages of a chunk back.
     fn release(&self, first: usize, pages: usize) {
-        if self.inner.zero_on_release {
+        if self.inner.zero_on_release && self.inner.mapping.is_here() {
             self.zero_now(first, pages);
         }
         self.inner.pages.release(first, pages);

@@ -18,6 +18,9 @@ impl Arena {
     /// `budget_bytes` are done (rounded up to whole pages), or the pace stops it. Returns the bytes of pages that
     /// became clean.
     ///
+    /// The pace is asked between batches, with the page as the whole, and between pages, with the budget as the
+    /// whole.
+    ///
     /// A page being scrubbed counts as free: a claim that finds no other gets it after the batch in hand.
     /// May run in any number of threads; see [`Worker`](super::Worker) for one that does it by itself.
     ///
@@ -41,7 +44,7 @@ impl Arena {
     /// ```
     pub fn scrub(&self, budget_bytes: usize, pace: &mut impl Pace) -> usize {
         let mut done = 0;
-        while done < budget_bytes {
+        while done < budget_bytes && self.inner.mapping.is_here() {
             let Some(page) = self.inner.pages.begin_scrub() else {
                 break;
             };
@@ -53,7 +56,8 @@ impl Arena {
                 done += self.page_size().bytes();
             }
             drop(held);
-            if stopped {
+            let progress = Progress { done_bytes: done, total_bytes: budget_bytes };
+            if stopped || (done < budget_bytes && pace.between(progress).is_break()) {
                 break;
             }
         }

@@ -46,6 +46,8 @@ const LONGEST_NAP: Duration = Duration::from_millis(64);
 pub struct Worker {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    /// [`process::forks`] when it was started: a forked child has not the thread.
+    forks: u64,
 }
 
 impl Worker {
@@ -63,7 +65,7 @@ impl Worker {
             scrub_until(&arena, &stopped);
         };
         let thread = thread::Builder::new().name("hugearena".into()).spawn(work)?;
-        Ok(Worker { stop, thread: Some(thread) })
+        Ok(Worker { stop, thread: Some(thread), forks: process::forks() })
     }
 }
 
@@ -92,6 +94,11 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
+            if process::forks() != self.forks {
+                // Joining a thread that this process does not have would panic.
+                std::mem::forget(thread);
+                return;
+            }
             thread.thread().unpark();
             // A panic of the worker has been reported by its hook; nothing is left to clean up.
             let _ = thread.join();

@@ -15,6 +15,9 @@ impl Arena {
     /// other threads claim and release meanwhile; the bytes of `touch` are cleared last and are in cache when
     /// the call returns. Zeroed pages go first.
     ///
+    /// In a shared arena, zero means that nobody here has written since; a peer that writes to free pages is
+    /// beyond what can be promised.
+    ///
     /// `None` as for [`claim`](Self::claim).
     #[must_use]
     pub fn claim_zeroed(&self, pages: usize, touch: FirstTouch) -> Option<Chunk> {
@@ -78,11 +81,15 @@ impl Arena {
     ///
     /// Bytes of shared memory that a peer writes meanwhile arrive as they were at some moment of the copy.
     ///
-    /// `None` as for [`claim`](Self::claim).
+    /// `None` as for [`claim`](Self::claim), and in a forked child when `source` is shared memory.
     #[must_use]
     pub fn claim_copy(&self, source: &Chunk, touch: FirstTouch) -> Option<Chunk> {
+        if !source.arena().inner.mapping.is_here() {
+            return None;
+        }
         let copy = self.claim(self.page_size().pages_for(source.len())?)?;
-        // SAFETY: two chunks never overlap; both are mapped for the length of the source, and the copy is ours.
+        // SAFETY: two chunks never overlap; both are mapped for the length of the source. The copy is ours; that
+        // a peer may write to shared memory meanwhile is outside what Rust knows of, as for any mapped file.
         unsafe { memops::copy(copy.as_ptr().as_ptr(), source.as_ptr().as_ptr(), source.len(), touch) };
         Some(copy)
     }
@@ -111,7 +118,7 @@ impl Chunk {
             return Method::choose(region.len, false);
         }
         // SAFETY: a region of our own chunk.
-        unsafe { Method::choose_for(self.as_ptr().as_ptr().add(region.offset), region.len) }
+        unsafe { Method::choose_to_clear(self.as_ptr().as_ptr().add(region.offset), region.len, region.touch) }
     }
 }
 

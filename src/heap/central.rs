@@ -72,8 +72,23 @@ impl Central {
         self.give_to_spans(heap, space, class_index, rest);
     }
 
-    /// Puts every loose block back into its span, so that spans nobody uses show.
-    pub(crate) fn empty_depot(&mut self, heap: &Heap, space: &Space, class_index: usize) {
+    /// Gives back all that nobody uses: loose blocks to their spans, and spans to the runs.
+    pub(crate) fn trim(&mut self, heap: &Heap, space: &Space, class_index: usize) {
+        self.empty_depot(heap, space, class_index);
+        let class = &CLASS[class_index];
+        let mut start = self.spans;
+        while start != NONE {
+            let unit = space.unit(start);
+            let next = unit.next.load(Relaxed);
+            if unit.free.load(Relaxed) == class.capacity {
+                self.unlist(space, start);
+                heap.runs.lock().insert(space, start, class.units);
+            }
+            start = next;
+        }
+    }
+
+    fn empty_depot(&mut self, heap: &Heap, space: &Space, class_index: usize) {
         while self.depot_len > 0 {
             let mut blocks = [std::ptr::null_mut(); 64];
             let count = blocks.len().min(self.depot_len as usize);
@@ -109,7 +124,7 @@ impl Central {
         if unit.is_listed() {
             self.unlist(space, start);
         }
-        if self.spans == NONE && class.units <= KEPT_UNITS && class.capacity > 1 {
+        if self.spans == NONE && class.units <= KEPT_UNITS {
             self.list(space, start);
         } else {
             heap.runs.lock().insert(space, start, class.units);

@@ -10,23 +10,28 @@
 
 use super::Heap;
 use super::runs::{self, mark_used};
-use super::space::{Backing, CHUNK_BYTES, CHUNK_UNITS, Space};
+use super::space::{Backing, CHUNK_BYTES, CHUNK_UNITS, EAGER_CHUNKS, Kind, Space};
 use crate::error::Errno;
 use crate::page_size::PageSize;
 use crate::supply;
+use crate::sys::{EFAULT, memory};
 
 /// Steps that do not ask for hugetlb pages after a step that got none.
 const HUGE_SKIPS: u32 = 8;
 /// The most that a step takes beyond the need: bounds the stall of the thread that pays for the step.
-const EXTRA_CHUNKS_MAX: u32 = 32;
+const EXTRA_CHUNKS_MAX: u32 = EAGER_CHUNKS;
 /// Address space kept behind a block that has to move to grow, as a multiple of the block.
 const ROOM_FACTOR: u32 = 15;
+/// The most chunks kept as room for one block: 16 GiB. A longer block grows by less than its double anyway.
+const ROOM_CHUNKS_MAX: u32 = 8192;
 
 /// What growth remembers between steps.
 #[derive(Debug)]
 pub(crate) struct Growth {
     /// Chunks below this have been given out as addresses; all above are vacant.
     top: u32,
+    /// No chunk below this is vacant.
+    holes_from: u32,
     /// Chunks committed, by [`Backing`].
     chunks: [u32; 5],
     /// Steps still to go without asking for hugetlb pages.
@@ -39,20 +44,22 @@ pub(crate) struct Growth {
     last_failure: Option<Errno>,
 }
 
-/// How a try to grow ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grown {
-    /// The run asked for, marked in use.
-    Run(u32),
-    /// Somebody changed the free runs meanwhile: look there again.
-    Retry,
-    /// Neither the limit nor the system allow it.
-    Exhausted,
-}
-
 impl Growth {
     pub(crate) const fn new() -> Growth {
-        Growth { top: 0, chunks: [0; 5], huge_skips: 0, transparent: None, fallbacks: 0, last_failure: None }
+        Growth {
+            top: 0,
+            holes_from: 0,
+            chunks: [0; 5],
+            huge_skips: 0,
+            transparent: None,
+            fallbacks: 0,
+            last_failure: None,
+        }
+    }
+
+    /// The first chunk above everything given out.
+    pub(crate) fn top(&self) -> u32 {
+        self.top
     }
 
     /// Chunks committed on `backing`.
@@ -70,27 +77,58 @@ impl Growth {
         (self.fallbacks, self.last_failure)
     }
 
-    /// Addresses for `count` chunks, the first a multiple of `align`: above the top, else where chunks were
-    /// given back.
-    fn place(&self, space: &Space, count: u32, align: u32) -> Option<u32> {
-        let first = self.top.checked_next_multiple_of(align)?;
-        if first.checked_add(count)? <= space.chunk_count() {
-            return Some(first);
+    /// Addresses for `count` chunks, the first a multiple of `align`: where chunks were given back, else at the top.
+    fn place(&mut self, space: &Space, count: u32, align: u32) -> Option<u32> {
+        if let Some(hole) = self.find_hole(space, count, align) {
+            return Some(hole);
         }
-        let mut first = 0;
-        let mut chunk = 0;
-        while chunk < self.top.min(space.chunk_count()) {
-            if space.backing(chunk) != Backing::Vacant {
-                first = (chunk + 1).next_multiple_of(align);
-                chunk = first;
-                continue;
-            }
-            chunk += 1;
-            if chunk - first >= count {
+        let first = self.top.checked_next_multiple_of(align)?;
+        (first.checked_add(count)? <= space.chunk_count()).then_some(first)
+    }
+
+    /// The first vacant chunks below the top that do.
+    fn find_hole(&mut self, space: &Space, count: u32, align: u32) -> Option<u32> {
+        let is_vacant = |chunk: &u32| space.backing(*chunk) == Backing::Vacant;
+        self.holes_from = (self.holes_from..self.top).find(is_vacant).unwrap_or(self.top);
+        let mut hole = self.holes_from;
+        while hole < self.top {
+            // A hole that reaches the top goes on above it.
+            let end = (hole..self.top).find(|chunk| !is_vacant(chunk)).unwrap_or(space.chunk_count());
+            let first = hole.next_multiple_of(align);
+            if first.checked_add(count)? <= end {
                 return Some(first);
             }
+            hole = (end..self.top).find(is_vacant).unwrap_or(self.top);
         }
         None
+    }
+
+    /// Records that chunks are vacant again.
+    fn vacate(&mut self, space: &Space, first: u32, count: u32) {
+        space.set_backing(first, count, Backing::Vacant);
+        self.holes_from = self.holes_from.min(first);
+    }
+
+    /// Takes vacant chunks at the top off what has been given out.
+    fn lower_top(&mut self, space: &Space) {
+        while self.top > 0 && space.backing(self.top - 1) == Backing::Vacant {
+            self.top -= 1;
+        }
+        self.holes_from = self.holes_from.min(self.top);
+    }
+
+    /// Makes room vacant: all of it, or only what no block in use can grow into any more.
+    fn release_rooms(&mut self, space: &Space, all: bool) {
+        let mut is_kept = false;
+        for chunk in 0..self.top {
+            if space.backing(chunk) != Backing::Room {
+                is_kept = space.backing(chunk).is_committed()
+                    && space.unit((chunk + 1) * CHUNK_UNITS - 1).kind() == Kind::Run;
+            } else if all || !is_kept {
+                self.vacate(space, chunk, 1);
+            }
+        }
+        self.lower_top(space);
     }
 
     /// Whether `count` chunks from `first` on are room, or lie above everything given out.
@@ -124,31 +162,26 @@ fn spare_chunks(need: u32, extra: u32) -> u32 {
 }
 
 impl Heap {
-    /// Commits memory for a run of `units` whose first is a multiple of `align` units, and takes that run.
-    ///
-    /// `seen` is the [growth count](Heap::growths) from before the caller found no free run. No lock that
-    /// claims or frees need is held while the system works: only other growers wait, for memory they lack.
-    pub(crate) fn grow(&self, space: &Space, units: u32, align: u32, seen: u64) -> Grown {
+    /// Commits memory for a run of `units` whose first is a multiple of `align` units, and takes that run. No lock
+    /// that claims or frees need is held while the system works: only other growers wait, for memory they lack.
+    pub(crate) fn grow(&self, space: &Space, units: u32, align: u32) -> Option<u32> {
         let mut growth = self.growth.lock();
-        if self.growths() != seen {
-            return Grown::Retry;
+        loop {
+            // Others have freed and grown while this thread waited.
+            if let Some(start) = self.runs.lock().take_thoroughly(space, units, align) {
+                return Some(start);
+            }
+            let plan = self.plan(space, &mut growth, units, align)?;
+            let (count, backing) = self.commit(space, &mut growth, plan.first, plan.need, plan.extra)?;
+            let mut runs = self.runs.lock();
+            space.set_backing(plan.first, count, backing);
+            let free = runs.insert(space, plan.first * CHUNK_UNITS, count * CHUNK_UNITS);
+            // The tail was free when the step was planned; another thread may have taken it since.
+            if free.0 <= plan.start {
+                runs.take_part(space, free, plan.start, units);
+                return Some(plan.start);
+            }
         }
-        let Some(plan) = self.plan(space, &growth, units, align) else {
-            return Grown::Exhausted;
-        };
-        let Some((count, backing)) = self.commit(space, &mut growth, plan.first, plan.need, plan.extra) else {
-            return Grown::Exhausted;
-        };
-        let mut runs = self.runs.lock();
-        space.set_backing(plan.first, count, backing);
-        let free = runs.insert(space, plan.first * CHUNK_UNITS, count * CHUNK_UNITS);
-        self.count_growth();
-        // The tail was free when the step was planned; another thread may have taken it since.
-        if free.0 > plan.start {
-            return Grown::Retry;
-        }
-        runs.take_part(space, free, plan.start, units);
-        Grown::Run(plan.start)
     }
 
     /// Commits memory at the top for a block of `units` that has moved because it grew, and keeps room behind
@@ -156,7 +189,7 @@ impl Heap {
     pub(crate) fn grow_with_room(&self, space: &Space, units: u32) -> Option<u32> {
         let mut growth = self.growth.lock();
         let need = units.div_ceil(CHUNK_UNITS);
-        let room = need.checked_mul(ROOM_FACTOR)?;
+        let room = need.checked_mul(ROOM_FACTOR)?.min(ROOM_CHUNKS_MAX);
         let first = growth.top;
         let end = first.checked_add(need)?.checked_add(room)?;
         // At most an eighth of what is left for one block.
@@ -221,11 +254,12 @@ impl Heap {
         if space.backing(chunk) != Backing::Room {
             return;
         }
-        if let Some(_growth) = self.growth.try_lock() {
+        if let Some(mut growth) = self.growth.try_lock() {
             while space.backing(chunk) == Backing::Room {
-                space.set_backing(chunk, 1, Backing::Vacant);
+                growth.vacate(space, chunk, 1);
                 chunk += 1;
             }
+            growth.lower_top(space);
         }
     }
 
@@ -237,6 +271,8 @@ impl Heap {
         loop {
             let mut runs = self.runs.lock();
             let Some(free) = runs.with_whole_chunk(space) else {
+                drop(runs);
+                growth.release_rooms(space, false);
                 return bytes;
             };
             // One backing at a time: what is recorded per chunk must stay true if the call fails.
@@ -245,9 +281,10 @@ impl Heap {
             let whole = (free.0 + free.1) / CHUNK_UNITS;
             let count = (first..whole).take_while(|chunk| space.backing(*chunk) == backing).count() as u32;
             runs.take_part(space, free, first * CHUNK_UNITS, count * CHUNK_UNITS);
-            space.set_backing(first, count, Backing::Vacant);
+            growth.vacate(space, first, count);
             drop(runs);
-            // SAFETY: the growth lock is held, the chunks were a free run and are on no list any more.
+            // SAFETY: the growth lock is held, the chunks were a free run and are on no list any more. If the call
+            // fails they are still whole, and become a free run again.
             if unsafe { space.decommit(first, count) }.is_err() {
                 let mut runs = self.runs.lock();
                 space.set_backing(first, count, backing);
@@ -259,20 +296,30 @@ impl Heap {
         }
     }
 
-    fn plan(&self, space: &Space, growth: &Growth, units: u32, align: u32) -> Option<Plan> {
+    /// Where the next step goes: into a hole, else to the top, there joined with the free units that end at it.
+    fn plan(&self, space: &Space, growth: &mut Growth, units: u32, align: u32) -> Option<Plan> {
+        let need = units.div_ceil(CHUNK_UNITS);
+        let align_chunks = align.div_ceil(CHUNK_UNITS);
+        if let Some(first) = growth.find_hole(space, need, align_chunks) {
+            return Some(Plan { start: first * CHUNK_UNITS, first, need, extra: 0 });
+        }
         let top = growth.top;
         let tail = if align == 1 { self.tail_units(space, top).min(units - 1) } else { 0 };
-        let need = (units - tail).div_ceil(CHUNK_UNITS);
-        let (start, first, need) = if align == 1 && top.checked_add(need)? <= space.chunk_count() {
-            (top * CHUNK_UNITS - tail, top, need)
+        let joined = (units - tail).div_ceil(CHUNK_UNITS);
+        let (start, first, need) = if align == 1 && top.checked_add(joined)? <= space.chunk_count() {
+            (top * CHUNK_UNITS - tail, top, joined)
         } else {
-            let need = units.div_ceil(CHUNK_UNITS);
-            let first = growth.place(space, need, align.div_ceil(CHUNK_UNITS))?;
+            let place = growth.place(space, need, align_chunks);
+            let first = place.or_else(|| {
+                // Room is a favour; an allocation comes first.
+                growth.release_rooms(space, true);
+                growth.place(space, need, align_chunks)
+            })?;
             (first * CHUNK_UNITS, first, need)
         };
         let live = u64::from(growth.committed()) * u64::from(CHUNK_UNITS) - self.runs.lock().free_units();
         let eighth = (live / 8 / u64::from(CHUNK_UNITS)) as u32;
-        let beyond = if first + need >= top { space.chunk_count() - (first + need) } else { 0 };
+        let beyond = if first + need >= growth.top { space.chunk_count() - (first + need) } else { 0 };
         let extra = eighth.saturating_sub(need).min(EXTRA_CHUNKS_MAX).min(beyond);
         Some(Plan { start, first, need, extra })
     }
@@ -293,17 +340,20 @@ impl Heap {
         let got = self.commit_huge(space, growth, first, need, extra).map(|count| (count, Backing::Huge));
         let (count, backing) = match got {
             None if self.is_strict() => return None,
-            None => self.commit_ordinary(space, growth, first, need + extra)?,
+            None => commit_ordinary(space, growth, first, need, extra)?,
             Some(got) => got,
         };
         growth.chunks[backing as usize] += count;
+        if first > growth.top {
+            growth.holes_from = growth.holes_from.min(growth.top);
+        }
         growth.top = growth.top.max(first + count);
         Some((count, backing))
     }
 
     #[expect(unsafe_code)]
     fn commit_huge(&self, space: &Space, growth: &mut Growth, first: u32, need: u32, extra: u32) -> Option<u32> {
-        if growth.huge_skips > 0 {
+        if growth.huge_skips > 0 && !self.is_strict() {
             growth.huge_skips -= 1;
             growth.fallbacks += 1;
             return None;
@@ -315,7 +365,11 @@ impl Heap {
                 Ok(()) => return Some(count),
                 Err(_) if count > need => count = need,
                 Err(errno) => {
-                    growth.huge_skips = HUGE_SKIPS;
+                    // A long block that does not fit says nothing about the pool. One page does; and where a
+                    // cgroup refuses pages one by one, each try clears those that it does not refuse.
+                    if need == 1 || errno == EFAULT {
+                        growth.huge_skips = HUGE_SKIPS;
+                    }
                     growth.fallbacks += 1;
                     growth.last_failure = Some(errno);
                     return None;
@@ -323,13 +377,19 @@ impl Heap {
             }
         }
     }
+}
 
-    #[expect(unsafe_code)]
-    fn commit_ordinary(&self, space: &Space, growth: &mut Growth, first: u32, count: u32) -> Option<(u32, Backing)> {
-        let transparent = *growth.transparent.get_or_insert_with(supply::transparent_huge_now);
-        let backing = if transparent { Backing::Transparent } else { Backing::Base };
-        // SAFETY: as in `commit_huge`.
-        unsafe { space.commit(first, count, backing) }.ok()?;
-        Some((count, backing))
+/// Commits memory that is not hugetlb: with the extra if it can be had, transparent huge pages if they are on.
+#[expect(unsafe_code)]
+fn commit_ordinary(space: &Space, growth: &mut Growth, first: u32, need: u32, extra: u32) -> Option<(u32, Backing)> {
+    // What exceeds the machine would be granted, and then end in an OOM kill.
+    let total = memory::total_memory_bytes();
+    if total != 0 && u64::from(need) * CHUNK_BYTES as u64 > total {
+        return None;
     }
+    let transparent = *growth.transparent.get_or_insert_with(supply::transparent_huge_now);
+    let backing = if transparent { Backing::Transparent } else { Backing::Base };
+    let tries = [(need + extra, backing), (need, backing), (need, Backing::Base)];
+    // SAFETY: as in `commit_huge`.
+    tries.into_iter().find(|(count, backing)| unsafe { space.commit(first, *count, *backing) }.is_ok())
 }

@@ -52,8 +52,9 @@ fn take(config: &HugeAlloc, layout: Layout) -> Option<(&'static Space, u32, u32)
     if !HEAP.start(config) {
         return None;
     }
+    let space = HEAP.space().filter(|space| layout.align() <= space.largest_align())?;
     let start = HEAP.take_unmarked_run(units, align)?;
-    Some((HEAP.space()?, start, units))
+    Some((space, start, units))
 }
 
 /// Frees a large block.
@@ -66,7 +67,7 @@ pub(crate) fn dealloc(block: *mut u8) {
 }
 
 /// The run that `block` is; aborts when it is none.
-fn run_of(space: &Space, block: *mut u8) -> u32 {
+pub(crate) fn run_of(space: &Space, block: *mut u8) -> u32 {
     let start = space.unit_of(block);
     if space.unit(start).kind() != Kind::Run || !ptr::eq(space.address(start), block) {
         process::abort_with("hugearena: double free, or a pointer that is not a block\n");
@@ -84,6 +85,7 @@ pub(crate) fn resize_in_place(block: *mut u8, new_size: usize) -> bool {
     if units <= held {
         if units < held {
             HEAP.runs.lock().shrink(space, start, held, units);
+            HEAP.release_room(space, start + held);
         }
         return true;
     }

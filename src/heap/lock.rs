@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -45,12 +46,15 @@ impl<T> Lock<T> {
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         self.acquire();
-        Guard { lock: self }
+        Guard { lock: self, value: PhantomData }
     }
 
     /// Takes the lock if it is free now.
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok().then(|| Guard { lock: self })
+        self.word
+            .compare_exchange(FREE, HELD, Acquire, Relaxed)
+            .is_ok()
+            .then(|| Guard { lock: self, value: PhantomData })
     }
 
     /// Takes the lock without a guard: for fork handlers, paired with [`release`](Self::release).
@@ -94,6 +98,8 @@ impl<T> Lock<T> {
 #[derive(Debug)]
 pub(crate) struct Guard<'a, T> {
     lock: &'a Lock<T>,
+    /// A guard may be shared or sent as far as the value may.
+    value: PhantomData<&'a mut T>,
 }
 
 impl<T> Deref for Guard<'_, T> {

@@ -30,13 +30,13 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use crate::memops::FirstTouch;
 use crate::sys::process::ThreadKey;
 use central::Central;
-use growth::{Grown, Growth};
+use growth::Growth;
 use lock::Lock;
 use runs::Runs;
 use size_class::{CLASS, CLASSES};
@@ -52,6 +52,15 @@ pub use stats::HeapStats;
 ///
 /// Every `HugeAlloc` of a program is a handle to the one heap of the process. The options of the first that
 /// allocates are the ones that count.
+///
+/// # Fork and signals
+///
+/// A child of fork(2) has a usable heap, whatever other threads were doing. What their caches held stays unused in
+/// the child. As with any malloc, a signal handler must neither allocate nor fork; and a fork handler that was
+/// registered before the first allocation (before `main`, by a C library) must not allocate in its `prepare`. A
+/// child that writes to huge pages needs pages of its own; where the pool has none, the kernel kills the child.
+///
+/// # Limits and errors
 ///
 /// Returns null when the limit or the system is exhausted, and never panics or unwinds. A double free, a foreign
 /// pointer or a wrong layout is undefined behaviour as for any allocator; where the heap notices, it aborts.
@@ -87,7 +96,8 @@ impl HugeAlloc {
         HugeAlloc { limit_bytes: u64::MAX, strict: false }
     }
 
-    /// Never holds more than `bytes` of memory, rounded down to 2 MiB: an allocation that needs more gets null.
+    /// Never holds more than `bytes` of memory, rounded down to 2 MiB: an allocation that needs more gets null. The
+    /// heap's tables, a hundredth of that in ordinary memory, are not counted.
     #[must_use]
     pub const fn limit(mut self, bytes: u64) -> HugeAlloc {
         self.limit_bytes = bytes;
@@ -156,7 +166,7 @@ impl HugeAlloc {
         };
         thread::flush();
         for (class, central) in HEAP.centrals.iter().enumerate() {
-            central.lock().empty_depot(&HEAP, space, class);
+            central.lock().trim(&HEAP, space, class);
         }
         HEAP.trim(space)
     }
@@ -242,8 +252,6 @@ struct Heap {
     exit_key: AtomicU32,
     limit_bytes: AtomicU64,
     strict: AtomicBool,
-    /// Shared: steps of growth so far.
-    growths: AtomicU64,
     growth: Lock<Growth>,
     centrals: [Lock<Central>; CLASSES],
     runs: Lock<Runs>,
@@ -256,7 +264,6 @@ impl Heap {
             exit_key: AtomicU32::new(0),
             limit_bytes: AtomicU64::new(u64::MAX),
             strict: AtomicBool::new(false),
-            growths: AtomicU64::new(0),
             growth: Lock::new(Growth::new()),
             centrals: [const { Lock::new(Central::new()) }; CLASSES],
             runs: Lock::new(Runs::new()),
@@ -296,16 +303,6 @@ impl Heap {
         self.strict.load(Relaxed)
     }
 
-    /// Steps of growth so far: when it changes, free runs that were not there may be.
-    fn growths(&self) -> u64 {
-        // Acquire pairs with `count_growth`: who sees the count sees the runs of that step.
-        self.growths.load(Acquire)
-    }
-
-    fn count_growth(&self) {
-        self.growths.fetch_add(1, Release);
-    }
-
     /// Has [`thread::at_thread_exit`] called with `cache` at the end of this thread.
     fn call_at_thread_exit(&self, cache: *mut u8) -> bool {
         match self.exit_key.load(Relaxed) {
@@ -328,17 +325,8 @@ impl Heap {
         if units.checked_add(align)? > space.chunk_count().saturating_mul(CHUNK_UNITS) {
             return None;
         }
-        loop {
-            let seen = self.growths();
-            if let Some(start) = self.runs.lock().take(space, units, align) {
-                return Some(start);
-            }
-            match self.grow(space, units, align, seen) {
-                Grown::Run(start) => return Some(start),
-                Grown::Retry => {}
-                Grown::Exhausted => return None,
-            }
-        }
+        let free = self.runs.lock().take(space, units, align);
+        free.or_else(|| self.grow(space, units, align))
     }
 
     /// Gives a run back.
@@ -351,10 +339,15 @@ impl Heap {
         self.release_room(space, start + len);
     }
 
-    /// Whether a good part of what the heap holds is free, so that it should use that before it grows.
+    /// Whether a good part of what the heap holds is free, so that it should use that before it grows. While
+    /// somebody grows, no.
     fn is_mostly_free(&self) -> bool {
         const PLENTY_BYTES: u64 = 32 << 20;
-        let committed = u64::from(self.growth.lock().committed()) * CHUNK_BYTES as u64;
+        let Some(growth) = self.growth.try_lock() else {
+            return false;
+        };
+        let committed = u64::from(growth.committed()) * CHUNK_BYTES as u64;
+        drop(growth);
         let free = self.runs.lock().free_units() * space::UNIT_BYTES as u64;
         free > PLENTY_BYTES.max(committed / 4)
     }
@@ -366,8 +359,10 @@ impl Heap {
             return 0;
         };
         let units = CLASS[class].units;
+        if CLASS[class].is_run() {
+            return self.take_runs(space, units, out);
+        }
         loop {
-            let seen = self.growths();
             let mut central = self.centrals[class].lock();
             let got = central.take(space, class, out);
             if got > 0 {
@@ -380,15 +375,34 @@ impl Heap {
                 return central.take(space, class, out);
             }
             drop(central);
-            match self.grow(space, units, 1, seen) {
-                Grown::Run(start) => {
-                    span::create(space, start, class);
-                    self.centrals[class].lock().list(space, start);
-                }
-                Grown::Retry => {}
-                Grown::Exhausted => return 0,
-            }
+            let Some(start) = self.grow(space, units, 1) else {
+                return 0;
+            };
+            span::create(space, start, class);
+            self.centrals[class].lock().list(space, start);
         }
+    }
+
+    /// Fills `out` with runs of `units`, as far as they are free, or with one after growing.
+    fn take_runs(&self, space: &Space, units: u32, out: &mut [MaybeUninit<*mut u8>]) -> usize {
+        let mut runs = self.runs.lock();
+        let mut taken = 0;
+        while taken < out.len()
+            && let Some(start) = runs.take(space, units, 1)
+        {
+            space.mark_dirty(start, units);
+            out[taken].write(space.address(start));
+            taken += 1;
+        }
+        drop(runs);
+        if taken == 0
+            && let Some(start) = self.grow(space, units, 1)
+        {
+            space.mark_dirty(start, units);
+            out[0].write(space.address(start));
+            taken = 1;
+        }
+        taken
     }
 
     /// One block of `class`, or null: for threads without a cache, or without room in it.
@@ -401,14 +415,25 @@ impl Heap {
 
     /// Gives blocks of `class` that nobody uses to its central list.
     fn give_blocks(&self, class: usize, blocks: &[*mut u8]) {
-        if let Some(space) = self.space() {
-            self.centrals[class].lock().give(self, space, class, blocks);
+        let Some(space) = self.space() else {
+            return;
+        };
+        if CLASS[class].is_run() {
+            let mut runs = self.runs.lock();
+            for &block in blocks {
+                let start = large::run_of(space, block);
+                runs.insert(space, start, CLASS[class].units);
+            }
+            return;
         }
+        self.centrals[class].lock().give(self, space, class, blocks);
     }
 
     /// Gives one block straight back to its span: for threads without a cache, which must not hoard.
     fn give_block(&self, class: usize, block: *mut u8) {
-        if let Some(space) = self.space() {
+        if CLASS[class].is_run() {
+            self.give_blocks(class, &[block]);
+        } else if let Some(space) = self.space() {
             self.centrals[class].lock().give_to_spans(self, space, class, &[block]);
         }
     }

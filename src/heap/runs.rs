@@ -63,6 +63,16 @@ impl Runs {
         Some(start)
     }
 
+    /// As [`take`](Self::take), looking at every free run that may do: before the system is asked for more.
+    pub(crate) fn take_thoroughly(&mut self, space: &Space, len: u32, align: u32) -> Option<u32> {
+        self.take(space, len, align).or_else(|| {
+            let found = self.find_thoroughly(space, len, align)?;
+            let start = found.0.next_multiple_of(align);
+            self.take_part(space, found, start, len);
+            Some(start)
+        })
+    }
+
     /// Takes `len` units at `start` out of a free run that holds them, and marks them in use.
     pub(crate) fn take_part(&mut self, space: &Space, free: (u32, u32), start: u32, len: u32) {
         let (free_start, free_len) = free;
@@ -97,16 +107,19 @@ impl Runs {
 
     /// The first free run found that holds a whole chunk, as start and length.
     pub(crate) fn with_whole_chunk(&self, space: &Space) -> Option<(u32, u32)> {
-        let whole = |start: u32, len: u32| start.next_multiple_of(CHUNK_UNITS) + CHUNK_UNITS <= start + len;
-        let first = bin_of(CHUNK_UNITS).0;
-        for row in &self.heads[first as usize..] {
+        self.find_thoroughly(space, CHUNK_UNITS, CHUNK_UNITS)
+    }
+
+    /// The first free run found, in bins of growing length, that holds `len` units at `align`.
+    fn find_thoroughly(&self, space: &Space, len: u32, align: u32) -> Option<(u32, u32)> {
+        for row in &self.heads[bin_of(len).0 as usize..] {
             for head in row {
                 let mut run = *head;
                 while run != NONE {
                     let unit = space.unit(run);
-                    let len = unit.len.load(Relaxed);
-                    if whole(run, len) {
-                        return Some((run, len));
+                    let run_len = unit.len.load(Relaxed);
+                    if fits(run, run_len, len, align) {
+                        return Some((run, run_len));
                     }
                     run = unit.next.load(Relaxed);
                 }
@@ -125,14 +138,14 @@ impl Runs {
             }
             let unit = space.unit(run);
             let run_len = unit.len.load(Relaxed);
-            if run.next_multiple_of(align) + len <= run + run_len {
+            if fits(run, run_len, len, align) {
                 return Some((run, run_len));
             }
             run = unit.next.load(Relaxed);
         }
         let longer = self.first_bin_above(coarse, fine)?;
         let run_len = space.unit(longer).len.load(Relaxed);
-        (longer.next_multiple_of(align) + len <= longer + run_len).then_some((longer, run_len))
+        fits(longer, run_len, len, align).then_some((longer, run_len))
     }
 
     /// The first run of the first bin whose every run is longer than any of this bin.
@@ -176,6 +189,11 @@ impl Runs {
         }
         self.free_units -= u64::from(len);
     }
+}
+
+/// Whether a free run holds `len` units whose first is a multiple of `align`.
+fn fits(run: u32, run_len: u32, len: u32, align: u32) -> bool {
+    run.next_multiple_of(align) + len <= run + run_len
 }
 
 /// Marks both ends of a run as in use, so that neighbours do not join it.
@@ -273,6 +291,18 @@ mod tests {
         assert!(!runs.extend(&space, first, 60, 41));
         assert!(runs.extend(&space, first, 60, 40));
         assert_eq!(runs.free_units(), 0);
+    }
+
+    #[test]
+    fn the_last_run_that_fits_is_found_behind_many_that_do_not() {
+        let space = committed(4);
+        let mut runs = Runs::new();
+        runs.insert(&space, 0, 71);
+        for start in 1..9 {
+            runs.insert(&space, start * 80, 64);
+        }
+        assert_eq!(runs.take(&space, 70, 1), None, "a quick look finds only short ones of the bin");
+        assert_eq!(runs.take_thoroughly(&space, 70, 1), Some(0));
     }
 
     #[test]

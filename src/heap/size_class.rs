@@ -39,6 +39,11 @@ pub(crate) struct Class {
 }
 
 impl Class {
+    /// Whether blocks are runs of their own: too long for several to share a span.
+    pub(crate) const fn is_run(&self) -> bool {
+        self.capacity == 1
+    }
+
     /// Words in a span's bitmap.
     pub(crate) const fn words(&self) -> usize {
         self.capacity.div_ceil(64) as usize
@@ -62,7 +67,7 @@ pub(crate) static CLASS: [Class; CLASSES] = {
 };
 
 /// Pointer slots in the largest depot: the length of every depot's array.
-pub(crate) const DEPOT_SLOTS: usize = 512;
+pub(crate) const DEPOT_SLOTS: usize = 1024;
 
 /// Where each class's slots start in a thread cache, and behind the last, the slots of all classes.
 pub(crate) static SLOT_START: [u32; CLASSES + 1] = {
@@ -123,7 +128,7 @@ const fn size_of_class(index: usize) -> usize {
 const fn describe(index: usize) -> Class {
     let size = size_of_class(index);
     let units = span_units(size);
-    let slots = clamp(128 << 10, size, 2, 256);
+    let slots = clamp(128 << 10, size, 2, 160);
     let bytes = units * UNIT_BYTES;
     // A block below 32 bytes costs an eighth of a byte more for its bit.
     let in_span = size < UNIT_BYTES / (UNIT_WORDS * 64);
@@ -137,7 +142,7 @@ const fn describe(index: usize) -> Class {
         reciprocal: (1u64 << 40).div_ceil(size as u64),
         batch: clamp(32 << 10, size, 1, 64) as u32,
         slots: slots as u32,
-        depot: clamp(64 << 10, size, 0, DEPOT_SLOTS) as u32,
+        depot: clamp(if size > 1 << 10 { 32 << 10 } else { 64 << 10 }, size, 0, DEPOT_SLOTS) as u32,
     }
 }
 

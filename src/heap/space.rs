@@ -34,6 +34,11 @@ pub(crate) const UNIT_WORDS: usize = UNIT_BYTES / 32 / 64;
 /// No unit.
 pub(crate) const NONE: u32 = u32::MAX;
 
+/// The longest step that is populated at once where pages are not hugetlb: 64 MiB, the most that a step takes beyond
+/// the need.
+pub(crate) const EAGER_CHUNKS: u32 = 32;
+
+const CHUNK_ENTRIES: usize = CHUNK_UNITS as usize * size_of::<Unit>();
 const DIRTY_WORDS: usize = CHUNK_UNITS as usize / 64;
 const LARGEST_RANGE: u64 = 16 << 40;
 const SMALLEST_RANGE: u64 = 64 << 20;
@@ -97,7 +102,7 @@ pub(crate) enum Kind {
     Span = 3,
 }
 
-/// A unit. Shared; written under the runs lock unless the field says otherwise.
+/// A unit. Shared; written under the runs lock, or by the owner of its run, unless the field says otherwise.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Unit {
@@ -194,9 +199,26 @@ impl Space {
         let unit_count = bytes / UNIT_BYTES;
         let align = PageSize::base().bytes();
         let range = Reservation::new(bytes, RANGE_ALIGN.min(bytes.next_power_of_two()))?;
-        let units = Reservation::new(unit_count * size_of::<Unit>(), align)?;
-        let chunks = memory::map_anonymous(chunk_count as usize * size_of::<Chunk>(), Anonymous::Base)?.cast();
-        Ok(Space { range, units, chunks, chunk_count })
+        let tables = || {
+            let units = Reservation::new(unit_count * size_of::<Unit>(), align)?;
+            let chunks = memory::map_anonymous(chunk_count as usize * size_of::<Chunk>(), Anonymous::Base);
+            // SAFETY: nobody knows the table yet.
+            let chunks = chunks.inspect_err(|_| unsafe { units.unmap() })?;
+            Ok((units, chunks.cast()))
+        };
+        match tables() {
+            Ok((units, chunks)) => Ok(Space { range, units, chunks, chunk_count }),
+            Err(errno) => {
+                // SAFETY: nobody knows the range yet.
+                unsafe { range.unmap() };
+                Err(errno)
+            }
+        }
+    }
+
+    /// The largest alignment of a run, in bytes: that of the range.
+    pub(crate) fn largest_align(&self) -> usize {
+        RANGE_ALIGN.min(self.range.len().next_power_of_two())
     }
 
     /// Chunks in the range.
@@ -284,8 +306,11 @@ impl Space {
         }
     }
 
-    /// Puts memory behind `count` vacant chunks from `first` on, zeroed, with tables to describe it. The caller
+    /// Puts memory behind `count` vacant chunks from `first` on, zeroed, with entries to describe it. The caller
     /// records the backing when it publishes them.
+    ///
+    /// Up to [`EAGER_CHUNKS`] ordinary memory and entries are populated at once. Beyond that one block takes it
+    /// all, needs two of the entries, and may be more than there is: it comes on first touch.
     ///
     /// # Safety
     ///
@@ -293,13 +318,17 @@ impl Space {
     pub(crate) unsafe fn commit(&self, first: u32, count: u32, backing: Backing) -> Result<(), Errno> {
         self.check(first + count - 1);
         let (offset, len) = (first as usize * CHUNK_BYTES, count as usize * CHUNK_BYTES);
+        let eager = count <= EAGER_CHUNKS;
         // SAFETY: whole chunks inside the range that nobody uses; the growth lock keeps other growers out.
         unsafe {
-            self.commit_units(first as usize, count as usize)?;
             match backing {
                 Backing::Huge => self.range.commit_huge(offset, count as usize, PageSize::HUGE_2M)?,
-                Backing::Transparent => self.range.commit_ordinary(offset, len, true)?,
-                _ => self.range.commit_ordinary(offset, len, false)?,
+                Backing::Transparent => self.range.commit_transparent(offset, len, eager)?,
+                _ => self.range.commit_ordinary(offset, len)?,
+            }
+            if let Err(errno) = self.commit_entries(first as usize, count as usize, eager) {
+                let _ = self.range.decommit(offset, len);
+                return Err(errno);
             }
         }
         for chunk in first..first + count {
@@ -318,8 +347,16 @@ impl Space {
     /// reaches into them.
     pub(crate) unsafe fn decommit(&self, first: u32, count: u32) -> Result<(), Errno> {
         self.check(first + count - 1);
-        // SAFETY: whole chunks, unused by the caller's contract.
-        unsafe { self.range.decommit(first as usize * CHUNK_BYTES, count as usize * CHUNK_BYTES) }
+        let page = PageSize::base().bytes();
+        // SAFETY: whole chunks, unused by the caller's contract; entries of vacant chunks are not looked at.
+        unsafe {
+            self.range.decommit(first as usize * CHUNK_BYTES, count as usize * CHUNK_BYTES)?;
+            if CHUNK_ENTRIES.is_multiple_of(page) {
+                // A failure keeps entries that the next commit makes accessible again.
+                let _ = self.units.decommit(first as usize * CHUNK_ENTRIES, count as usize * CHUNK_ENTRIES);
+            }
+        }
+        Ok(())
     }
 
     /// Whether a unit has been handed out since it was zeroed.
@@ -344,13 +381,12 @@ impl Space {
         }
     }
 
-    /// Makes the unit entries of some chunks accessible and present.
+    /// Makes the unit entries of some chunks accessible, and present if `eager`.
     ///
     /// # Safety
     ///
     /// The growth lock is held.
-    unsafe fn commit_units(&self, first: usize, count: usize) -> Result<(), Errno> {
-        const CHUNK_ENTRIES: usize = CHUNK_UNITS as usize * size_of::<Unit>();
+    unsafe fn commit_entries(&self, first: usize, count: usize, eager: bool) -> Result<(), Errno> {
         // Where base pages are larger than a chunk's entries, neighbours share a page: making it writable
         // again changes nothing.
         let page = PageSize::base().bytes();
@@ -358,8 +394,10 @@ impl Space {
         let end = ((first + count) * CHUNK_ENTRIES).next_multiple_of(page).min(self.units.len());
         // SAFETY: whole base pages of the table; making pages writable and present keeps what they hold.
         unsafe {
-            self.units.commit_ordinary(start, end - start, false)?;
-            self.units.populate_ordinary(start, end - start);
+            self.units.commit_ordinary(start, end - start)?;
+            if eager {
+                self.units.populate_ordinary(start, end - start);
+            }
         }
         Ok(())
     }

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use super::Heap;
-use super::space::{Backing, CHUNK_BYTES, UNIT_BYTES};
+use super::space::{Backing, CHUNK_BYTES, Space, UNIT_BYTES};
 use crate::page_size::PageSize;
+use crate::supply;
 
 /// A snapshot of the heap. Figures are bytes unless they say otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,9 +15,10 @@ pub struct HeapStats {
     pub mapped_bytes: u64,
     /// Of that, on 2 MiB pages from the pool: populated, never swapped or split.
     pub huge_2m_bytes: u64,
-    /// Of that, where transparent huge pages were asked for. What the kernel gave is `AnonHugePages` in
-    /// /proc/self/smaps.
+    /// Of that, where transparent huge pages were asked for.
     pub transparent_bytes: u64,
+    /// What transparent huge pages really hold of those, as `/proc/self/smaps` counts them; 0 where it cannot be read.
+    pub transparent_obtained_bytes: u64,
     /// Of that, on base pages.
     pub base_bytes: u64,
     /// Handed out: to the program, to thread caches, or lying in spans that are partly used.
@@ -36,9 +38,11 @@ impl fmt::Display for HeapStats {
         writeln!(f, "heap: {:.1} MiB mapped, {:.1} MiB live", mib(self.mapped_bytes), mib(self.live_bytes))?;
         writeln!(
             f,
-            "pages: {:.1} MiB on 2 MiB pages, {:.1} MiB where THP was asked for, {:.1} MiB on base pages",
+            "pages: {:.1} MiB on 2 MiB pages, {:.1} MiB where THP was asked for ({:.1} MiB obtained), {:.1} MiB on base \
+             pages",
             mib(self.huge_2m_bytes),
             mib(self.transparent_bytes),
+            mib(self.transparent_obtained_bytes),
             mib(self.base_bytes)
         )?;
         write!(f, "fallbacks: {}", self.fallbacks)?;
@@ -65,12 +69,16 @@ pub(crate) fn read(heap: &Heap) -> HeapStats {
         ..HeapStats::default()
     };
     let (fallbacks, errno) = growth.fallbacks();
+    let top = growth.top();
     drop(growth);
     stats.live_bytes = stats.mapped_bytes - free_units * UNIT_BYTES as u64;
     stats.fallbacks = fallbacks;
+    if stats.transparent_bytes > 0 {
+        stats.transparent_obtained_bytes = heap.space().map_or(0, |space| transparent_bytes(space, top));
+    }
     if fallbacks > 0 {
         let missing = stats.transparent_bytes + stats.base_bytes;
-        let limit = errno.and_then(|errno| crate::supply::diagnose(errno, PageSize::HUGE_2M, missing, None));
+        let limit = errno.and_then(|errno| supply::diagnose(errno, PageSize::HUGE_2M, missing, None));
         stats.last_fallback = errno.map(|errno| match &limit {
             Some(limit) => format!("{errno}: {}", limit.kind),
             None => errno.to_string(),
@@ -78,4 +86,10 @@ pub(crate) fn read(heap: &Heap) -> HeapStats {
         stats.remedy = limit.map(|limit| limit.remedy);
     }
     stats
+}
+
+/// Bytes below chunk `top` that transparent huge pages hold.
+fn transparent_bytes(space: &Space, top: u32) -> u64 {
+    let obtained = supply::obtained::obtained_page_size(space.address(0).addr(), top as usize * CHUNK_BYTES);
+    obtained.map_or(0, |obtained| obtained.transparent_bytes)
 }

@@ -19,11 +19,12 @@ use super::space::UNIT_BYTES;
 use super::{HEAP, HugeAlloc};
 
 /// Bytes of free blocks that one thread's cache may hold.
-const BUDGET_BYTES: usize = 160 << 10;
-/// Largest blocks for which a cache takes room from other classes: above, use costs more than the central list.
-const STEALING_MAX: usize = 16 << 10;
-/// Classes looked at when a cache takes room from others.
-const STEALING_TRIES: usize = 16;
+const BUDGET_BYTES: usize = 192 << 10;
+/// Bytes that a bin has room for at first; each time that is not enough, twice as much.
+const FIRST_ROOM_BYTES: usize = 1 << 10;
+/// Bins that are asked for room at a time when the budget is spent, and how many misses go by between two times.
+const STEALING_TRIES: usize = 4;
+const STEALING_PERIOD: u32 = 8;
 
 /// The cached blocks of one class: a stack that grows up from `base`.
 ///
@@ -37,6 +38,18 @@ struct Bin {
     top: *mut *mut u8,
     base: *mut *mut u8,
     end: *mut *mut u8,
+}
+
+impl Bin {
+    /// Blocks it has room for.
+    fn room(&self) -> usize {
+        (self.end.addr() - self.base.addr()) / size_of::<*mut u8>()
+    }
+
+    /// Blocks in it.
+    fn held(&self) -> usize {
+        (self.top.addr() - self.base.addr()) / size_of::<*mut u8>()
+    }
 }
 
 const NO_BLOCKS: Bin = Bin { top: null_mut(), base: null_mut(), end: null_mut() };
@@ -66,10 +79,14 @@ struct Cache {
     budget: usize,
     /// The class that is next to give room up.
     victim: usize,
-    slots: [MaybeUninit<*mut u8>; SLOTS],
+    /// Slow calls so far.
+    misses: u32,
 }
 
-const CACHE_UNITS: u32 = size_of::<Cache>().div_ceil(UNIT_BYTES) as u32;
+/// The slots lie behind the cache in its run, and apart from it: they are reached through the bins' pointers while
+/// the cache itself is borrowed.
+const SLOTS_OFFSET: usize = size_of::<Cache>().next_multiple_of(64);
+const CACHE_UNITS: u32 = (SLOTS_OFFSET + SLOTS * size_of::<*mut u8>()).div_ceil(UNIT_BYTES) as u32;
 const _: () = assert!(offset_of!(Cache, bins) == 0);
 
 thread_local! {
@@ -124,7 +141,7 @@ pub(crate) fn alloc_slow(config: &HugeAlloc, class: usize) -> *mut u8 {
         return null_mut();
     }
     match own_cache() {
-        // SAFETY: this thread's own cache, and no reference to it is live.
+        // SAFETY: this thread's own cache, and no other reference to it is live.
         Some(cache) => unsafe { (*cache).refill(class) },
         None => HEAP.take_block(class),
     }
@@ -135,7 +152,7 @@ pub(crate) fn alloc_slow(config: &HugeAlloc, class: usize) -> *mut u8 {
 #[inline(never)]
 pub(crate) fn dealloc_slow(class: usize, block: *mut u8) {
     match own_cache() {
-        // SAFETY: this thread's own cache, and no reference to it is live.
+        // SAFETY: this thread's own cache, and no other reference to it is live.
         Some(cache) => unsafe { (*cache).make_room_for(class, block) },
         None => HEAP.give_block(class, block),
     }
@@ -145,7 +162,7 @@ pub(crate) fn dealloc_slow(class: usize, block: *mut u8) {
 pub(crate) fn flush() {
     let bins = current();
     if is_own(bins) {
-        // SAFETY: this thread's own cache, and no reference to it is live.
+        // SAFETY: this thread's own cache, and no other reference to it is live.
         unsafe { (*bins.cast::<Cache>()).flush() };
     }
 }
@@ -186,7 +203,8 @@ fn create() -> Option<*mut Cache> {
         (&raw mut (*cache).run).write(run);
         (&raw mut (*cache).budget).write(BUDGET_BYTES);
         (&raw mut (*cache).victim).write(0);
-        let slots = (&raw mut (*cache).slots).cast::<*mut u8>();
+        (&raw mut (*cache).misses).write(0);
+        let slots = cache.byte_add(SLOTS_OFFSET).cast::<*mut u8>();
         let bins = (&raw mut (*cache).bins.0).cast::<Bin>();
         for (class, start) in SLOT_START.iter().enumerate().take(CLASSES) {
             let base = slots.add(*start as usize);
@@ -217,15 +235,15 @@ pub(crate) unsafe extern "C" fn at_thread_exit(cache: *mut std::ffi::c_void) {
 }
 
 impl Cache {
-    /// Fills the bin of `class` with a batch and takes one block out of it.
+    /// Fills half the bin of `class`, so that frees find room as well, and takes one block out of it.
     fn refill(&mut self, class: usize) -> *mut u8 {
         self.widen(class);
         let bin = &mut self.bins.0[class];
-        let room = bin.end.addr() - bin.base.addr();
-        let wanted = (room / size_of::<*mut u8>()).min(CLASS[class].batch as usize);
-        if wanted == 0 {
+        let room = bin.room();
+        if room == 0 {
             return HEAP.take_block(class);
         }
+        let wanted = room.div_ceil(2).min(CLASS[class].batch as usize);
         // SAFETY: the bin is empty and its first `wanted` slots are its own, referenced by nobody else: the
         // lists below know nothing of caches.
         let slots = unsafe { std::slice::from_raw_parts_mut(bin.base.cast::<MaybeUninit<*mut u8>>(), wanted) };
@@ -248,7 +266,7 @@ impl Cache {
         self.widen(class);
         let bin = &self.bins.0[class];
         if bin.top == bin.end {
-            let held = (bin.top.addr() - bin.base.addr()) / size_of::<*mut u8>();
+            let held = bin.held();
             if held == 0 {
                 HEAP.give_block(class, block);
                 return;
@@ -278,11 +296,11 @@ impl Cache {
     /// Doubles the room of a bin, as far as its slots and the cache's budget go.
     fn widen(&mut self, class: usize) {
         let (size, slots) = (CLASS[class].size as usize, CLASS[class].slots as usize);
-        let bin = &self.bins.0[class];
-        let room = (bin.end.addr() - bin.base.addr()) / size_of::<*mut u8>();
-        let wanted = room.max(CLASS[class].batch as usize).min(slots - room);
-        if wanted * size > self.budget && size <= STEALING_MAX {
-            self.steal(class, wanted * size);
+        let room = self.bins.0[class].room();
+        let wanted = room.max((FIRST_ROOM_BYTES / size).max(1)).min(slots - room);
+        self.misses = self.misses.wrapping_add(1);
+        if wanted * size > self.budget && self.misses.is_multiple_of(STEALING_PERIOD) {
+            self.steal((room + wanted) * size);
         }
         let given = wanted.min(self.budget / size);
         self.budget -= given * size;
@@ -291,23 +309,18 @@ impl Cache {
         bin.end = unsafe { bin.end.add(given) };
     }
 
-    /// Halves the room of other bins until the budget has `bytes`, or enough of them were asked.
-    fn steal(&mut self, class: usize, bytes: usize) {
+    /// Halves the room of some bins that have more than the `bytes` somebody would like to have.
+    fn steal(&mut self, bytes: usize) {
         for _ in 0..STEALING_TRIES {
-            if self.budget >= bytes {
-                return;
-            }
             self.victim = (self.victim + 1) % CLASSES;
-            if self.victim != class {
+            if self.bins.0[self.victim].room() * CLASS[self.victim].size as usize > bytes {
                 self.narrow(self.victim);
             }
         }
     }
 
     fn narrow(&mut self, class: usize) {
-        let bin = &self.bins.0[class];
-        let room = (bin.end.addr() - bin.base.addr()) / size_of::<*mut u8>();
-        let held = (bin.top.addr() - bin.base.addr()) / size_of::<*mut u8>();
+        let (room, held) = (self.bins.0[class].room(), self.bins.0[class].held());
         let kept = room / 2;
         if held > kept {
             self.give_back(class, held - kept);
@@ -320,8 +333,7 @@ impl Cache {
 
     fn flush(&mut self) {
         for class in 0..CLASSES {
-            let bin = &self.bins.0[class];
-            let held = (bin.top.addr() - bin.base.addr()) / size_of::<*mut u8>();
+            let held = self.bins.0[class].held();
             if held > 0 {
                 self.give_back(class, held);
             }

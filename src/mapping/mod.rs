@@ -22,6 +22,7 @@ use crate::numa::{self, Located, Placement, Topology};
 use crate::page_size::PageSize;
 use crate::supply::diagnosis::{Refusals, diagnose_since};
 use crate::sys::memory::Anonymous;
+use crate::sys::process::forks;
 use crate::sys::{self, memory};
 use populate::{Crew, Watch};
 use reservation::{Reservation, prove_populated};
@@ -63,8 +64,9 @@ pub(crate) struct Mapping {
     memory: Memory,
     /// Keeps the file, and with it the name of what is mapped.
     backing: Backing,
-    /// A forked child has none of a shared mapping: the same addresses may be something else there.
-    owner: u32,
+    /// [`forks`] when it was mapped: a forked child has none of a shared mapping, and the same addresses may be
+    /// something else there.
+    forks: u64,
     /// Where the pages are, as far as it was found out.
     located: Located,
     /// The only node whose pages will do.
@@ -112,7 +114,7 @@ impl Mapping {
         };
         let only_node = options.placement.only_node();
         let located = Located::Unknown("pages come when they are claimed".into());
-        let mut mapping = Mapping { memory, backing, owner: std::process::id(), located, only_node };
+        let mut mapping = Mapping { memory, backing, forks: forks(), located, only_node };
         if mapping.backing.memory_class() == MemoryClass::Shared {
             mapping.keep_from_children(options.dump);
         }
@@ -156,6 +158,11 @@ impl Mapping {
         self.backing.len_bytes()
     }
 
+    /// Whether this process has the memory: not if it is shared memory and this is a child forked since.
+    pub(crate) fn is_here(&self) -> bool {
+        self.forks == forks() || self.backing.memory_class() == MemoryClass::Private
+    }
+
     pub(crate) fn backing(&self) -> &Backing {
         &self.backing
     }
@@ -190,8 +197,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if std::process::id() != self.owner {
-            // A forked child: a shared mapping is not there, a private one goes when the child does.
+        if !self.is_here() {
             return;
         }
         // SAFETY: whoever drops the mapping says that nobody uses it; its memory is dropped once, here.
@@ -239,7 +245,7 @@ fn fill(range: &Reservation, backing: &Backing, options: Options<'_>) -> std::re
     // SAFETY: the range was reserved for this and holds nothing; what moves in is fresh, ours and of that length.
     unsafe {
         match stage(backing, options.eager)? {
-            None => range.commit_ordinary(0, len, false)?,
+            None => range.commit_ordinary(0, len)?,
             Some(staged) => range.move_in(0, staged, len)?,
         }
     }

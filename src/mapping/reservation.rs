@@ -69,7 +69,30 @@ impl Reservation {
             return Err(errno);
         }
         // SAFETY: as above; the target is unused by the caller's contract.
-        unsafe { self.move_in(offset, staged, len) }
+        match unsafe { self.move_in(offset, staged, len) } {
+            // Before Linux 5.16 mremap refuses hugetlb. The staged pages are back in the pool.
+            // SAFETY: the caller's contract.
+            Err(crate::sys::EINVAL) => unsafe { self.commit_huge_in_place(offset, len, size) },
+            done => done,
+        }
+    }
+
+    /// As [`commit_huge`](Self::commit_huge), over the reservation: where it fails, the addresses are for a
+    /// moment nobody's, and another thread's mapping may come to lie there; the process then ends.
+    ///
+    /// # Safety
+    ///
+    /// As for [`commit_huge`](Self::commit_huge); `len` is whole pages of `size`.
+    unsafe fn commit_huge_in_place(&self, offset: usize, len: usize, size: PageSize) -> Result<(), Errno> {
+        let target = self.at(offset, len);
+        // SAFETY: the caller's contract, for each; what was mapped is fresh.
+        unsafe {
+            let populated = memory::map_huge_over(target, len, size).and_then(|()| prove_populated(target, len, size));
+            if populated.is_err() {
+                self.restore(target, len);
+            }
+            populated
+        }
     }
 
     /// Moves a mapping made elsewhere to `offset`; on failure it is unmapped and the range is as before.
@@ -92,29 +115,36 @@ impl Reservation {
         Ok(())
     }
 
-    /// Makes `len` bytes at `offset` ordinary memory: zeroed, writable, asking for transparent huge pages and
-    /// populated at once when `transparent`, else in base pages on first touch.
+    /// Makes `len` bytes at `offset` ordinary memory: zeroed, writable, in base pages on first touch.
     ///
     /// # Safety
     ///
     /// As for [`commit_huge`](Self::commit_huge), in whole base pages.
-    pub(crate) unsafe fn commit_ordinary(&self, offset: usize, len: usize, transparent: bool) -> Result<(), Errno> {
-        let at = self.at(offset, len);
+    pub(crate) unsafe fn commit_ordinary(&self, offset: usize, len: usize) -> Result<(), Errno> {
         // SAFETY: whole pages of our own reservation, unused by the caller's contract.
+        unsafe { memory::make_writable(self.at(offset, len), len) }
+    }
+
+    /// As [`commit_ordinary`](Self::commit_ordinary), asking for transparent huge pages, and populated at once if
+    /// `eager`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`commit_ordinary`](Self::commit_ordinary).
+    pub(crate) unsafe fn commit_transparent(&self, offset: usize, len: usize, eager: bool) -> Result<(), Errno> {
+        let at = self.at(offset, len);
+        // SAFETY: as above.
         unsafe {
             memory::make_writable(at, len)?;
-            if !transparent {
-                return Ok(());
-            }
-            let populated = memory::want_transparent_huge(at, len).and_then(|()| memory::populate_write(at, len));
+            let advised = memory::want_transparent_huge(at, len);
+            let populated = if eager { advised.and_then(|()| memory::populate_write(at, len)) } else { advised };
             match populated {
                 // A kernel without THP or without MADV_POPULATE_WRITE: the pages come on first touch.
-                Err(crate::sys::EINVAL) => Ok(()),
+                Ok(()) | Err(crate::sys::EINVAL) => Ok(()),
                 Err(errno) => {
                     self.restore(at, len);
                     Err(errno)
                 }
-                Ok(()) => Ok(()),
             }
         }
     }
@@ -134,9 +164,23 @@ impl Reservation {
     /// # Safety
     ///
     /// The range is committed, whole pages of the size it was committed with, and nothing in it is in use.
+    ///
+    /// # Errors
+    ///
+    /// The pages are still there and whole.
     pub(crate) unsafe fn decommit(&self, offset: usize, len: usize) -> Result<(), Errno> {
+        let at = self.at(offset, len);
         // SAFETY: the caller's contract.
-        unsafe { memory::reserve_over(self.at(offset, len), len) }
+        let Err(errno) = (unsafe { memory::reserve_over(at, len) }) else {
+            return Ok(());
+        };
+        // A process at its limit of mappings cannot split one. The kernel may have unmapped something before it
+        // found out: only populating tells.
+        // SAFETY: the pages are ours, and nobody uses them.
+        if unsafe { memory::populate_write(at, len) }.is_err() {
+            crate::sys::process::abort_with("hugearena: lost pages after a failed decommit\n");
+        }
+        Err(errno)
     }
 
     /// Unmaps the whole range.
@@ -194,10 +238,10 @@ unsafe fn trim(at: NonNull<u8>, len: usize) {
     if len == 0 {
         return;
     }
-    // SAFETY: the caller's contract. munmap of whole pages fails only where it would split a mapping at the
-    // limit of mappings; what stays is then reserved addresses or, for staged pages, one whole mapping.
-    let unmapped = unsafe { memory::unmap(at, len) };
-    debug_assert!(unmapped.is_ok(), "munmap of whole pages failed: {unmapped:?}");
+    // SAFETY: the caller's contract. munmap of whole pages fails only where it would split a mapping of a
+    // process at its limit of mappings. What stays then is addresses, or whole pages that the next exit frees;
+    // a panic here would allocate while the heap grows.
+    let _ = unsafe { memory::unmap(at, len) };
 }
 
 #[cfg(test)]
@@ -211,12 +255,12 @@ mod tests {
         assert_eq!(range.base().as_ptr().align_offset(1 << 21), 0);
         // SAFETY: our own fresh range; offsets are whole pages inside it, used only between the two calls.
         unsafe {
-            range.commit_ordinary(2 << 20, 2 * size, false).unwrap();
+            range.commit_ordinary(2 << 20, 2 * size).unwrap();
             let byte = range.base().add(2 << 20).as_ptr();
             assert_eq!(byte.read(), 0);
             byte.write(7);
             range.decommit(2 << 20, 2 * size).unwrap();
-            range.commit_ordinary(2 << 20, 2 * size, true).unwrap();
+            range.commit_transparent(2 << 20, 2 * size, true).unwrap();
             assert_eq!(byte.read(), 0, "decommitted pages come back zeroed");
         }
     }
@@ -228,8 +272,22 @@ mod tests {
         // SAFETY: the range is ours and unused; the call fails before it reaches the target.
         unsafe {
             assert!(range.commit_huge(0, 1, absurd).is_err());
-            range.commit_ordinary(0, PageSize::base().bytes(), false).unwrap();
+            range.commit_ordinary(0, PageSize::base().bytes()).unwrap();
             range.base().as_ptr().write(1);
+        }
+    }
+
+    #[test]
+    fn committing_in_place_works_or_leaves_the_reservation() {
+        let size = PageSize::HUGE_2M;
+        let range = Reservation::new(1 << 30, 1 << 21).unwrap();
+        // SAFETY: our own range, unused but for what was committed.
+        unsafe {
+            match range.commit_huge_in_place(size.bytes(), size.bytes(), size) {
+                Ok(()) => range.base().as_ptr().add(size.bytes()).write(1),
+                Err(_) => range.commit_ordinary(size.bytes(), size.bytes()).unwrap(),
+            }
+            range.unmap();
         }
     }
 

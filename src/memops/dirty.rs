@@ -81,7 +81,8 @@ impl DirtyRegions {
 pub(crate) unsafe fn clear_dirty(block: *mut u8, regions: DirtyRegions, is_dirty: impl FnMut(usize) -> bool) -> usize {
     let mut pace = Nothing.in_batches_of(usize::MAX);
     // SAFETY: the caller's contract, for each region.
-    let method = |region: &Region| unsafe { Method::choose_for(block.add(region.offset), region.len) };
+    let method =
+        |region: &Region| unsafe { Method::choose_to_clear(block.add(region.offset), region.len, region.touch) };
     // SAFETY: the caller's contract. That pace never stops.
     let (ControlFlow::Continue(cleared) | ControlFlow::Break(cleared)) =
         unsafe { clear_dirty_with(block, regions, is_dirty, method, &mut pace) };

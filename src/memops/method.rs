@@ -37,22 +37,25 @@ impl Method {
     /// - Regions up to the level-2 cache: cached throughout. If they are hot, non-caching stores take four times
     ///   as long; if not, a caller that uses everything would lose up to 8 % by them.
     /// - Hot regions up to the level-3 cache: cached throughout (2 MiB: 21 against 54 us).
-    /// - Others: non-caching, and a cached window of at most half the level-2 cache. More of it would be pushed
-    ///   out before it is used, at twice the price.
+    /// - Others: non-caching, and a cached window of at most an eighth of the level-2 cache. A caller that uses more
+    ///   gains nothing by more of it: what is cached early is paid for at memory's speed while clearing instead of
+    ///   while using, and of a long window the first part is pushed out before it is used.
     ///
-    /// Measured on Zen 4 (level 2: 1 MiB), 2 MiB of cold memory, clear + use in us, by how much is then read:
+    /// Measured on Zen 4 (level 2: 1 MiB), 2 MiB of cold memory, clear + use in us, by how much is then used, and how
+    /// much of it was the cached window:
     ///
-    /// | | 64 KiB | 512 KiB | all | all, written |
-    /// |---|---|---|---|---|
-    /// | memset | 64 + 1.5 | 64 + 12 | 63 + 24 = 87 | 74 + 35 = 109 |
-    /// | this, `unknown` (64 KiB) | 26 + 0.6 | 26 + 15 | 26 + 57 = 83 | 26 + 64 = 90 |
-    /// | this, `whole` (512 KiB) | 35 + 0.6 | 35 + 5 | 35 + 49 = 85 | 38 + 59 = 97 |
+    /// | | 512 KiB, read | all, read | all, written |
+    /// |---|---|---|---|
+    /// | memset | 72 + 12 = 83 | 75 + 31 = 108 | 78 + 32 = 112 |
+    /// | 64 KiB | 26 + 16 = 42 | 26 + 71 = 97 | 27 + 80 = 108 |
+    /// | 128 KiB | 27 + 15 = 42 | 27 + 68 = 95 | 28 + 77 = 106 |
+    /// | 512 KiB | 38 + 5 = 43 | 41 + 60 = 102 | 39 + 72 = 113 |
     #[must_use]
     pub fn choose(len: usize, hot: bool) -> Method {
         let caches = caches();
         let stays_cached = len <= caches.level_2 || (hot && len <= caches.level_3);
         let near = Kernel::cached();
         let far = if stays_cached { near } else { Kernel::non_caching() };
-        Method { order: Order::Ranges, far, near, near_bytes: caches.level_2 / 2 }
+        Method { order: Order::Ranges, far, near, near_bytes: caches.level_2 / 8 }
     }
 }

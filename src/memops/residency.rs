@@ -6,8 +6,8 @@
 
 #![allow(unsafe_code)]
 
-use super::Method;
-use super::kernel::{caches, load_ticks};
+use super::kernel::{caches, fetch, load_ticks};
+use super::{FirstTouch, Method};
 
 /// How many ticks longer than a hit in the first-level cache a load may take and still count as cached. Last-level
 /// caches answer within some 20 ns, memory in 70 and more; the counter runs at 2 to 4 GHz.
@@ -15,8 +15,8 @@ const MISS_TICKS: u64 = 90;
 
 impl Method {
     /// The default for the region of `len` bytes at `start`: as [`choose`](Self::choose), with a look at the
-    /// cache itself whether the region is hot. The look costs up to half a microsecond and is skipped where the
-    /// answer would not matter.
+    /// cache itself whether the region is hot. The look costs one access to memory, up to half a microsecond, and is
+    /// skipped where the answer would not matter.
     ///
     /// # Safety
     ///
@@ -30,22 +30,38 @@ impl Method {
     }
 }
 
-/// Whether `len` bytes at `start` are in cache, as far as two of three lines show; `false` where there is no clock
-/// fine enough. A "no" costs two accesses to memory, a "yes" far less. A wrong answer costs speed and nothing else.
+/// Lines of the window that are asked for before the look, so that waiting for memory is not for nothing.
+const LINES: usize = 12;
+
+impl Method {
+    /// [`choose_for`](Self::choose_for) before clearing with that hint: some 0.4 us faster than apart.
+    ///
+    /// # Safety
+    ///
+    /// As for `choose_for`.
+    pub(crate) unsafe fn choose_to_clear(start: *const u8, len: usize, touch: FirstTouch) -> Method {
+        let window = touch.window(len);
+        for line in window.step_by(64).take(LINES) {
+            fetch(start.wrapping_add(line));
+        }
+        // SAFETY: the same contract.
+        unsafe { Method::choose_for(start, len) }
+    }
+}
+
+/// Whether `len` bytes at `start` are in cache, as far as two lines show; `false` where one of them is not, and where
+/// there is no clock fine enough. The two are loaded side by side, so that a "no" waits for memory once. A wrong
+/// answer costs speed and nothing else.
 ///
 /// # Safety
 ///
 /// `start` is valid for reading `len` bytes, of any contents, and nobody writes them meanwhile.
 unsafe fn is_cached(start: *const u8, len: usize) -> bool {
     // Away from the ends, which are the likeliest to have been touched alone.
-    let is_line_cached = |eighths: usize| {
-        // SAFETY: below `len`; the caller's promise. The second load finds the line in the first-level cache.
-        let (first, again) = unsafe {
-            let line = start.add(len / 8 * eighths);
-            (load_ticks(line), load_ticks(line))
-        };
-        first.zip(again).is_some_and(|(first, again)| first <= again + MISS_TICKS)
+    // SAFETY: below `len`; the caller's promise. The second time both are in the first-level cache.
+    let (first, again) = unsafe {
+        let lines = [start.add(len / 8), start.add(len / 8 * 6)];
+        (load_ticks(lines), load_ticks(lines))
     };
-    let (one, other) = (is_line_cached(1), is_line_cached(6));
-    if one == other { one } else { is_line_cached(3) }
+    first.zip(again).is_some_and(|(first, again)| first <= again + MISS_TICKS)
 }

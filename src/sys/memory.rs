@@ -18,15 +18,15 @@ impl PageSize {
     }
 }
 
-/// Bytes of ordinary memory in this machine, from sysinfo(2).
+/// Bytes of ordinary memory in this machine, from sysinfo(2); 0 where that is denied.
 pub fn total_memory_bytes() -> u64 {
-    let mut info = std::mem::MaybeUninit::<libc::sysinfo>::uninit();
-    // SAFETY: sysinfo fills the struct it is given and fails only for a bad pointer.
+    let mut info = std::mem::MaybeUninit::<libc::sysinfo>::zeroed();
+    // SAFETY: sysinfo fills the struct it is given; where it is denied, zeroes are valid numbers.
     let info = unsafe {
         libc::sysinfo(info.as_mut_ptr());
         info.assume_init()
     };
-    info.totalram * u64::from(info.mem_unit)
+    info.totalram.saturating_mul(u64::from(info.mem_unit))
 }
 
 /// How a new mapping is made.
@@ -77,6 +77,20 @@ pub unsafe fn reserve_over(at: NonNull<u8>, len: usize) -> Result<(), Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: the caller owns the range and gives up what it holds.
     let got = unsafe { libc::mmap(at.as_ptr().cast(), len, libc::PROT_NONE, flags, -1, 0) };
+    mapped(got).map(|_| ())
+}
+
+/// mmap(2) with `MAP_FIXED`: huge pages of `size` over a reservation, reserved now and populated as far as the kernel
+/// can. On failure the kernel may have unmapped what was there.
+///
+/// # Safety
+///
+/// As for [`reserve_over`].
+pub unsafe fn map_huge_over(at: NonNull<u8>, len: usize, size: PageSize) -> Result<(), Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_POPULATE | huge_flags(size);
+    let rw = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the caller owns the range and gives up what it holds.
+    let got = unsafe { libc::mmap(at.as_ptr().cast(), len, rw, flags, -1, 0) };
     mapped(got).map(|_| ())
 }
 

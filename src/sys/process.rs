@@ -1,6 +1,8 @@
 //! Calls about this process and its threads: limits, waiting, thread exit, fork.
 
-use std::sync::atomic::AtomicU32;
+use std::sync::Once;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::check;
 use crate::error::Errno;
@@ -102,6 +104,22 @@ pub unsafe fn at_fork(
         0 => Ok(()),
         errno => Err(Errno(errno)),
     }
+}
+
+/// How often this process's memory has been copied by fork(2) since the first call: a number that a child has
+/// not in common with its parent. Unlike a process id it is never reused, in no pid namespace.
+pub fn forks() -> u64 {
+    static REGISTER: Once = Once::new();
+    static FORKS: AtomicU64 = AtomicU64::new(0);
+    unsafe extern "C" fn nothing() {}
+    unsafe extern "C" fn count() {
+        FORKS.fetch_add(1, Relaxed);
+    }
+    REGISTER.call_once(|| {
+        // SAFETY: the handlers touch an atomic. Without memory for them, forks go unnoticed.
+        let _ = unsafe { at_fork(nothing, nothing, count) };
+    });
+    FORKS.load(Relaxed)
 }
 
 /// Writes `message` to standard error and aborts: for a broken invariant below the heap, where a panic would

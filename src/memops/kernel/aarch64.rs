@@ -94,8 +94,15 @@ pub(super) fn fence() {}
 /// # Safety
 ///
 /// None needed.
-pub(super) unsafe fn load_ticks(_at: *const u8) -> Option<u64> {
+pub(super) unsafe fn load_ticks(_lines: [*const u8; 2]) -> Option<u64> {
     None
+}
+
+/// PRFM, for a store.
+#[inline]
+pub(super) fn fetch(line: *const u8) {
+    // SAFETY: a hint; no address faults.
+    unsafe { asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly)) }
 }
 
 /// User mode cannot read the cache sizes here (CCSIDR_EL1 is the kernel's): the defaults stand.

@@ -34,14 +34,18 @@ pub(super) unsafe fn clear_lines<L: Line>(dst: *mut u8, len: usize) {
     // SAFETY: head, lines and tail lie one behind the other in the caller's `len` bytes. The lines start
     // aligned because the head ends at the first boundary, and are a whole number of lines.
     unsafe {
-        dst.write_bytes(0, parts.head);
+        if parts.head > 0 {
+            dst.write_bytes(0, parts.head);
+        }
         let mut line = dst.add(parts.head);
         let end = line.add(parts.lines);
         while line < end {
             L::clear(line);
             line = line.add(L::bytes());
         }
-        end.write_bytes(0, parts.tail);
+        if parts.tail > 0 {
+            end.write_bytes(0, parts.tail);
+        }
     }
 }
 
@@ -56,13 +60,17 @@ pub(super) unsafe fn copy_lines<L: Line>(dst: *mut u8, src: *const u8, len: usiz
     let tail_at = parts.head + parts.lines;
     // SAFETY: as in `clear_lines`, with `src` read at the offsets at which `dst` is written.
     unsafe {
-        dst.copy_from_nonoverlapping(src, parts.head);
+        if parts.head > 0 {
+            dst.copy_from_nonoverlapping(src, parts.head);
+        }
         let mut offset = parts.head;
         while offset < tail_at {
             L::copy(dst.add(offset), src.add(offset));
             offset += L::bytes();
         }
-        dst.add(tail_at).copy_from_nonoverlapping(src.add(tail_at), parts.tail);
+        if parts.tail > 0 {
+            dst.add(tail_at).copy_from_nonoverlapping(src.add(tail_at), parts.tail);
+        }
     }
 }
 

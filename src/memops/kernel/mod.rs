@@ -20,10 +20,12 @@ mod arch {
 
     pub(super) fn fence() {}
 
+    pub(super) fn fetch(_line: *const u8) {}
+
     /// # Safety
     ///
     /// None needed.
-    pub(super) unsafe fn load_ticks(_at: *const u8) -> Option<u64> {
+    pub(super) unsafe fn load_ticks(_lines: [*const u8; 2]) -> Option<u64> {
         None
     }
 
@@ -215,14 +217,20 @@ impl Choice {
     }
 }
 
-/// Ticks of the CPU's finest clock that a load at `at` takes, or `None` where none is fine enough.
+/// Asks for a line to be brought into cache. Any address will do: one that is not mapped is ignored.
+#[inline]
+pub(super) fn fetch(line: *const u8) {
+    arch::fetch(line);
+}
+
+/// Ticks of the CPU's finest clock that two loads side by side take, or `None` where none is fine enough.
 ///
 /// # Safety
 ///
-/// `at` is valid for reading a byte.
-pub(super) unsafe fn load_ticks(at: *const u8) -> Option<u64> {
+/// Both are valid for reading a byte.
+pub(super) unsafe fn load_ticks(lines: [*const u8; 2]) -> Option<u64> {
     // SAFETY: the caller's promise.
-    unsafe { arch::load_ticks(at) }
+    unsafe { arch::load_ticks(lines) }
 }
 
 /// Sizes in bytes of the caches whose contents survive from clearing to first use.

@@ -1,0 +1,121 @@
+//! The heap at its edges: address space that comes back, blocks that do not fit, what trim leaves.
+
+use std::alloc::{GlobalAlloc, Layout};
+
+use super::*;
+use crate::support::Child;
+use crate::support::machine::limit_resource;
+use hugearena::HugeAlloc;
+
+static HEAP: HugeAlloc = HugeAlloc::new();
+
+const MIB: usize = 1 << 20;
+
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 8).unwrap()
+}
+
+fn alloc(heap: &HugeAlloc, size: usize) -> *mut u8 {
+    // SAFETY: the size is not 0.
+    unsafe { heap.alloc(layout(size)) }
+}
+
+fn free(heap: &HugeAlloc, block: *mut u8, size: usize) {
+    // SAFETY: a live block of that layout.
+    unsafe { heap.dealloc(block, layout(size)) }
+}
+
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PageSize::base().bytes()
+}
+
+#[test]
+fn a_block_that_does_not_fit_says_nothing_about_the_next() {
+    static STRICT: HugeAlloc = HugeAlloc::new().strict();
+    Child::new().pool_of(4).run(|| {
+        assert!(alloc(&STRICT, 64 << 30).is_null());
+        for _ in 0..20 {
+            assert!(!alloc(&STRICT, 64).is_null());
+        }
+    });
+}
+
+#[test]
+fn addresses_given_back_join_those_never_used() {
+    Child::new().run(|| {
+        limit_resource(libc::RLIMIT_AS, support::machine::address_space_in_use() + (400 << 20));
+        for size in [40 * MIB, 50 * MIB, 60 * MIB] {
+            let block = alloc(&HEAP, size);
+            assert!(!block.is_null(), "{size} bytes");
+            free(&HEAP, block, size);
+            HEAP.trim();
+        }
+    });
+}
+
+#[test]
+fn room_of_blocks_that_are_gone_is_used_again() {
+    Child::new().run(|| {
+        for _ in 0..3_000 {
+            let block = alloc(&HEAP, 8 * MIB);
+            // SAFETY: one live block, resized and freed with its layout of the moment.
+            unsafe {
+                let grown = HEAP.realloc(block, layout(8 * MIB), 10 * MIB);
+                let shrunk = HEAP.realloc(grown, layout(10 * MIB), 4 * MIB);
+                HEAP.dealloc(shrunk, layout(4 * MIB));
+            }
+            HEAP.trim();
+        }
+        let block = alloc(&HEAP, 2 << 30);
+        assert!(!block.is_null());
+    });
+}
+
+#[test]
+fn trimming_leaves_neither_memory_nor_tables() {
+    Child::new().run(|| {
+        let before = resident_bytes();
+        for _ in 0..200 {
+            let block = alloc(&HEAP, 64 * MIB);
+            assert!(!block.is_null());
+            free(&HEAP, block, 64 * MIB);
+            HEAP.trim();
+        }
+        assert!(resident_bytes() < before + 32 * MIB, "{} bytes more", resident_bytes() - before);
+    });
+}
+
+#[test]
+fn trimming_returns_what_small_blocks_held() {
+    Child::new().run(|| {
+        let sizes = || (0..40_000usize).map(|turn| 16 + turn * 37 % 6_000);
+        let blocks: Vec<_> = sizes().map(|size| (alloc(&HEAP, size), size)).collect();
+        for (block, size) in blocks {
+            free(&HEAP, block, size);
+        }
+        HEAP.trim();
+        let stats = HEAP.stats();
+        assert!(stats.mapped_bytes <= 4 * MIB as u64, "{stats}");
+    });
+}
+
+#[test]
+fn the_last_free_run_under_a_limit_is_found() {
+    static LIMITED: HugeAlloc = HugeAlloc::new().limit(8 << 20);
+    Child::new().run(|| {
+        const UNIT: usize = 8 << 10;
+        // Runs of 71 and 64 units with a unit between them, so that they cannot join.
+        let runs: Vec<_> = [71, 64, 64, 64, 64].map(|units| (alloc(&LIMITED, units * UNIT), units)).into();
+        let fences: Vec<_> = (0..5).map(|_| alloc(&LIMITED, 33 * UNIT)).collect();
+        assert!(runs.iter().all(|(block, _)| !block.is_null()) && fences.iter().all(|block| !block.is_null()));
+        let mut rest = 0;
+        while !alloc(&LIMITED, 40 * UNIT).is_null() {
+            rest += 1;
+        }
+        for (block, units) in runs {
+            free(&LIMITED, block, units * UNIT);
+        }
+        assert!(!alloc(&LIMITED, 70 * UNIT).is_null(), "after {rest} more");
+    });
+}
