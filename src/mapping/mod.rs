@@ -49,13 +49,13 @@ pub(crate) struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Who populates `len` bytes of `size`.
-    fn crew(&self, len: usize, size: PageSize, topology: &Topology) -> Crew<'a> {
+    /// Who populates `len` bytes, a multiple of `grain`.
+    fn crew(&self, len: usize, grain: PageSize, topology: &Topology) -> Crew<'a> {
         let cpus = numa::cpus(self.placement, topology);
         // A quota of CPU time (cgroup) allows fewer than there are CPUs to run on.
         let at_once = std::thread::available_parallelism().map_or(1, usize::from);
         let count = cpus.map_or(at_once, |cpus| cpus.count().min(at_once));
-        let workers = populate::workers(self.workers, count, len, size.bytes());
+        let workers = populate::workers(self.workers, count, len, grain.bytes());
         Crew { workers, cpus: cpus.filter(|_| self.placement.node().is_some()), watch: self.watch }
     }
 }
@@ -102,7 +102,9 @@ impl Mapping {
             Error::new(operation, format!("{pages} pages of {size}")).os(errno).limited_by(limit)
         };
         let topology = Topology::read();
-        let crew = options.crew(backing.len_bytes(), size, &topology);
+        // Where base pages stand in, no two threads share what may become a transparent huge page.
+        let grain = size.max(options.align.min(PageSize::HUGE_2M));
+        let crew = options.crew(backing.len_bytes(), grain, &topology);
         // With a policy to set first, several threads, or somebody who wants to be told, mapping comes before.
         let is_plain = options.placement == Placement::Any && crew.workers == 1 && crew.watch.is_none();
         let first = Options { eager: options.eager && is_plain, ..options };
@@ -121,7 +123,7 @@ impl Mapping {
         }
         let denied = placing::bind(&mapping, options.placement, &topology)?;
         if options.eager {
-            if let Err(errno) = mapping.populate_all(&crew) {
+            if let Err(errno) = mapping.populate_all(&crew, grain) {
                 drop(mapping);
                 return Err(failed(Operation::Populate, errno));
             }
@@ -135,9 +137,9 @@ impl Mapping {
         Ok(mapping)
     }
 
-    fn populate_all(&self, crew: &Crew<'_>) -> std::result::Result<(), Errno> {
+    fn populate_all(&self, crew: &Crew<'_>, grain: PageSize) -> std::result::Result<(), Errno> {
         let step = |range: std::ops::Range<usize>| self.populate(range.start, range.len());
-        populate::run(self.len_bytes(), self.backing.page_size().bytes(), crew, &step)
+        populate::run(self.len_bytes(), grain.bytes(), crew, &step)
     }
 
     /// Where the pages are, by node.

@@ -19,7 +19,29 @@ pub struct NodePages {
     pub pages: usize,
 }
 
-/// Where pages are.
+/// Where pages are. `Display` is a phrase: `24 pages on node 0, 8 pages on node 1`.
+///
+/// # Examples
+///
+/// ```
+/// use hugearena::{Arena, PageSize, numa::Located};
+///
+/// # fn main() -> hugearena::Result<()> {
+/// let arena = Arena::builder().page_size(PageSize::base()).capacity(1 << 20).open()?;
+/// match &arena.obtained().nodes {
+///     Located::Counted(counts) => {
+///         let pages: usize = counts.iter().map(|count| count.pages).sum();
+///         assert_eq!(pages, arena.stats().pages);
+///     }
+///     unknown => println!("{unknown}"), // the calls are denied
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Sources
+///
+/// get_mempolicy(2), move_pages(2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Located {
