@@ -207,9 +207,7 @@ impl Request<'_> {
     /// Gives a new file its length, writes the record, maps.
     fn restart(&self, place: &Place, path: &Path, file: &File, old: Option<Record>, is_new: bool) -> Result<Restarted> {
         if is_new {
-            let pages = self.pages.ok_or_else(|| place.error(Operation::Configure, "it is new: wanted a capacity"))?;
-            let bytes = pages * self.page_size.bytes();
-            file.set_len(bytes as u64).map_err(|error| named::refused(&error, path, self.page_size, pages))?;
+            self.set_length(place, path, file)?;
         }
         let backing = self.second_backing(place, path, file)?;
         let pages = backing.pages();
@@ -218,28 +216,49 @@ impl Request<'_> {
             return Err(place.error(Operation::Configure, problem));
         }
         let identity = file.metadata().map_err(|error| named::refused(&error, path, self.page_size, pages))?;
-        let identity = Identity::of(&identity);
-        let known = old.filter(|record| record.describes(identity, self.page_size, pages));
-        let (zero, restart) = match (&known, is_new) {
+        let (record, restart) = self.record(path, Identity::of(&identity), pages, old, is_new);
+        let words = place.write(&record)?;
+        let options =
+            AttachOptions { writable: true, dump: self.dump, share_tables: self.share_tables, workers: self.workers };
+        let (mapping, attachment) = Mapping::attach(backing, options)?;
+        Ok((mapping, Bitmap::recorded(pages, words, is_new), restart, attachment))
+    }
+
+    fn set_length(&self, place: &Place, path: &Path, file: &File) -> Result<()> {
+        let pages = self.pages.ok_or_else(|| place.error(Operation::Configure, "it is new: wanted a capacity"))?;
+        let bytes = pages * self.page_size.bytes();
+        file.set_len(bytes as u64).map_err(|error| named::refused(&error, path, self.page_size, pages))
+    }
+
+    /// The record to start with: what the old one knows, if it speaks of this file.
+    fn record(
+        &self,
+        path: &Path,
+        file: Identity,
+        pages: usize,
+        old: Option<Record>,
+        is_new: bool,
+    ) -> (Record, Restart) {
+        let known = old.filter(|record| record.describes(file, self.page_size, pages));
+        let (zero, restart) = match (known, is_new) {
             // Pages that the kernel has not given yet, and will zero.
             (_, true) => (vec![u64::MAX; pages.div_ceil(64)], Restart::Created),
-            (Some(record), false) => (record.zero.clone(), Restart::Known { clean: count(&record.zero, pages) }),
+            (Some(record), false) => {
+                let clean = count(&record.zero, pages);
+                (record.zero, Restart::Known { clean })
+            }
             (None, false) => (vec![0; pages.div_ceil(64)], Restart::Unknown),
         };
         let record = Record {
             boot_id: record::boot_id().unwrap_or_default(),
-            file: identity,
+            file,
             page_size: self.page_size,
             pages,
             flags: if self.dump { record::DUMP } else { 0 },
             path: path.into(),
             zero,
         };
-        let words = place.write(&record)?;
-        let options =
-            AttachOptions { writable: true, dump: self.dump, share_tables: self.share_tables, workers: self.workers };
-        let (mapping, attachment) = Mapping::attach(backing, options)?;
-        Ok((mapping, Bitmap::recorded(pages, words, is_new), restart, attachment))
+        (record, restart)
     }
 
     /// The file once more, by a descriptor that can be passed on: who gets it does not get the lock.
@@ -267,65 +286,4 @@ fn is_same(directory: &Path, other: Option<&Path>) -> bool {
 /// How many of the first `pages` bits are set.
 fn count(zero: &[u64], pages: usize) -> usize {
     (0..pages).filter(|page| zero[page / 64] >> (page % 64) & 1 != 0).count()
-}
-
-/// Removes the named arena of this user and its record: no new owner and no new peer finds it. The pages go back to
-/// the pool when the last peer that has them mapped is gone.
-///
-/// # Errors
-///
-/// [`Operation::Own`] while it has an owner; [`Operation::Record`] when the record is not one, which is left as it
-/// is; [`Operation::Remove`] when there is no such arena, or a file cannot be deleted.
-///
-/// # Examples
-///
-/// ```
-/// let error = hugearena::arena::remove("no-such-arena").unwrap_err();
-/// println!("{error}");
-/// ```
-///
-/// # Sources
-///
-/// unlink(2), flock(2).
-pub fn remove(name: &str) -> Result<()> {
-    remove_place(&Place::new(name, None)?)
-}
-
-/// As [`remove`], for an arena whose record is in `record_dir`.
-///
-/// # Errors
-///
-/// As for [`remove`].
-pub fn remove_from(record_dir: impl AsRef<Path>, name: &str) -> Result<()> {
-    remove_place(&Place::new(name, Some(record_dir.as_ref()))?)
-}
-
-fn remove_place(place: &Place) -> Result<()> {
-    place.make_directory()?;
-    let _name_lock = place.lock()?;
-    let old = place.read()?;
-    let path = old.as_ref().map(|record| record.path.clone()).filter(|path| path.exists());
-    let path = path.or_else(|| named::find(place.name()));
-    if let Some(path) = &path {
-        remove_file(place, path)?;
-    }
-    place.delete()?;
-    match (path, old) {
-        (None, None) => Err(place.error(Operation::Remove, "there is none")),
-        _ => Ok(()),
-    }
-}
-
-fn remove_file(place: &Place, path: &Path) -> Result<()> {
-    let failed = |error: io::Error| Err(place.error(Operation::Remove, path.display()).os(error));
-    if named::page_size_at(path).is_none() {
-        return Err(place.error(Operation::Remove, format!("{} is not on a hugetlbfs", path.display())));
-    }
-    let _data_lock = match lock::take(path, false) {
-        Ok(Taken::Ours(file)) => file,
-        Ok(Taken::Held) => return Err(place.is_owned(path)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return failed(error),
-    };
-    fs::remove_file(path).or_else(failed)
 }
