@@ -49,6 +49,7 @@ compile_error!("hugearena is for 64-bit Linux: hugetlbfs, memfd and MADV_POPULAT
 
 pub mod arena;
 pub mod backing;
+pub mod doctor;
 pub mod error;
 mod heap;
 mod mapping;
