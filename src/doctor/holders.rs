@@ -147,6 +147,10 @@ impl Holder {
         let status = machine.text(&directory.join("status"))?;
         let field =
             |key: &str| status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim);
+        // Nobody has waited for it yet; what it had is gone.
+        if field("State").is_some_and(|state| state.starts_with('Z')) {
+            return None;
+        }
         let smaps = machine.text(&directory.join("smaps"));
         let mut held = smaps.as_deref().map_or_else(Vec::new, |smaps| mappings(machine, &directory, smaps));
         for open in descriptors(machine, &directory) {

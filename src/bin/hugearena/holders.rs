@@ -36,8 +36,8 @@ fn text(found: &Holders, pools: &[Pool]) -> String {
     for holder in &found.processes {
         let _ =
             writeln!(text, "{} {}: HugetlbPages {}", holder.process, holder.command, size::print(holder.counted_bytes));
-        for held in &holder.held {
-            let _ = writeln!(text, "    {}", held_text(held));
+        for (held, count) in merged(&holder.held) {
+            let _ = writeln!(text, "    {}", held_text(&held, count));
         }
         if !holder.is_readable {
             text.push_str("    its mappings cannot be read by this user\n");
@@ -64,21 +64,40 @@ fn summary(found: &Holders, pools: &[Pool]) -> String {
         let _ = writeln!(text, "; the holders of {unexplained} were not found");
     }
     if found.unreadable > 0 {
-        let _ = writeln!(text, "{} processes cannot be looked into by this user: run it as root", found.unreadable);
+        let _ = writeln!(text, "processes that could not be looked into: {} (those of other users need root)", found.unreadable);
     }
     text
 }
 
-fn held_text(held: &Held) -> String {
-    let name = if held.name.is_empty() { "without a name" } else { &held.name };
-    let bytes = size::print(held.bytes);
-    match held.via {
-        Via::Descriptor => format!("{bytes} on pages of {}, open and not mapped: {name}", held.page_size),
-        _ => {
-            let mapped = size::print(held.mapped_bytes);
-            format!("{bytes} on pages of {}, {}, {mapped} mapped: {name}", held.page_size, way(held.via))
+/// Private mappings that differ in their addresses only are one line: a heap has many.
+fn merged(all: &[Held]) -> Vec<(Held, usize)> {
+    let mut merged: Vec<(Held, usize)> = Vec::new();
+    for held in all {
+        let is_alike = |known: &Held| {
+            held.via == Via::PrivateMapping
+                && (known.via, known.page_size, &known.name) == (held.via, held.page_size, &held.name)
+        };
+        match merged.iter_mut().find(|(known, _)| is_alike(known)) {
+            None => merged.push((held.clone(), 1)),
+            Some((known, count)) => {
+                known.bytes += held.bytes;
+                known.mapped_bytes += held.mapped_bytes;
+                *count += 1;
+            }
         }
     }
+    merged
+}
+
+fn held_text(held: &Held, count: usize) -> String {
+    let name = if held.name.is_empty() { "without a name" } else { &held.name };
+    let (bytes, mapped) = (size::print(held.bytes), size::print(held.mapped_bytes));
+    let how = match (held.via, count) {
+        (Via::Descriptor, _) => "open and not mapped".into(),
+        (via, 1) => format!("{}, {mapped} mapped", way(via)),
+        (via, _) => format!("{}, {mapped} in {count} mappings", way(via)),
+    };
+    format!("{bytes} on pages of {}, {how}: {name}", held.page_size)
 }
 
 fn way(via: Via) -> &'static str {
