@@ -95,7 +95,10 @@ impl fmt::Display for Report {
         let answer = if self.can_be_had() { "yes" } else { "NO" };
         write!(f, "{answer}: {needed_pages} of {page_size} asked, {available_pages} to be had")?;
         if let Some(limit) = &self.tightest {
-            write!(f, ", limited by {} ({})", limit.kind, limit.source)?;
+            write!(f, ", limited by {}", limit.kind)?;
+        }
+        if let Some(limit) = self.tightest.as_ref().filter(|limit| limit.source != limit.kind.to_string()) {
+            write!(f, " ({})", limit.source)?;
         }
         self.findings.iter().try_for_each(|finding| write!(f, "\n{finding}"))
     }

@@ -64,7 +64,11 @@ fn summary(found: &Holders, pools: &[Pool]) -> String {
         let _ = writeln!(text, "; the holders of {unexplained} were not found");
     }
     if found.unreadable > 0 {
-        let _ = writeln!(text, "processes that could not be looked into: {} (those of other users need root)", found.unreadable);
+        let _ = writeln!(
+            text,
+            "processes that could not be looked into: {} (those of other users need root)",
+            found.unreadable
+        );
     }
     text
 }

@@ -55,7 +55,7 @@ pub fn run(options: &Options) -> Answer {
     let after = count(options).unwrap_or(before);
     let reason = match outcome {
         Err(error) => Some(denied(options, &error)),
-        Ok(compacted) if after.total < target => Some(too_few(options, target, compacted)),
+        Ok(compacted) if after.total < target => Some(too_few(options.page, &free_pages(), target, compacted)),
         Ok(_) if after.total > target => Some("the rest is in use; each page leaves the pool when it is freed".into()),
         Ok(_) => None,
     };
@@ -130,16 +130,18 @@ fn denied(options: &Options, error: &io::Error) -> String {
     format!("{}: {error}; {hint}", file.display())
 }
 
+/// Free pages by page size.
+fn free_pages() -> Vec<(PageSize, u64)> {
+    Supply::read().pools.iter().map(|pool| (pool.page_size, pool.free)).collect()
+}
+
 /// What the kernel does not say: it found no more contiguous memory.
-fn too_few(options: &Options, target: u64, compacted: bool) -> String {
-    let size = options.page;
+fn too_few(size: PageSize, pools: &[(PageSize, u64)], target: u64, compacted: bool) -> String {
     let tried = if compacted { "also after compaction" } else { "and compaction was not allowed" };
     let mut text = format!("the kernel found no more contiguous memory, {tried}");
     if size >= PageSize::HUGE_1G {
-        let others: Vec<_> = Supply::read().pools.into_iter().filter(|pool| pool.page_size < size).collect();
-        for pool in others.iter().filter(|pool| pool.free > 0) {
-            text +=
-                &format!("; {} free pages of {} are in the way: reserve large pages first", pool.free, pool.page_size);
+        for (smaller, free) in pools.iter().filter(|(other, free)| *other < size && *free > 0) {
+            text += &format!("; {free} free pages of {smaller} are in the way: reserve large pages first");
         }
     } else {
         text += "; what others use is not moved away: try when less is running";
@@ -178,4 +180,20 @@ fn answer(
         ("reason", reason.into()),
     ]);
     Answer { is_yes, text, json }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortfall_names_what_is_in_the_way() {
+        let (small, large) = (PageSize::HUGE_2M, PageSize::HUGE_1G);
+        let pools = [(large, 1), (small, 700)];
+        let text = too_few(large, &pools, 8, true);
+        assert!(text.contains("also after compaction; 700 free pages of 2M are in the way"), "{text}");
+        assert!(text.ends_with("sure at boot only: hugepagesz=1G hugepages=8"), "{text}");
+        let text = too_few(small, &pools, 8, false);
+        assert!(text.contains("compaction was not allowed; what others use"), "{text}");
+    }
 }
