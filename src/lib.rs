@@ -6,6 +6,8 @@
 //! - [`memops`] is that clearing and copying on its own: order x kernel x pace.
 //! - [`supply`] says what huge pages this machine and this process may have; every [`Error`] names the limit
 //!   that bound, the file it was read from, and a remedy.
+//! - [`doctor`] puts that together: may this process have so many pages, what to run if not, and who has them. The
+//!   `hugearena` command (feature `cli`) prints it.
 //!
 //! ```
 //! use hugearena::HugeAlloc;
@@ -49,6 +51,7 @@ compile_error!("hugearena is for 64-bit Linux: hugetlbfs, memfd and MADV_POPULAT
 
 pub mod arena;
 pub mod backing;
+pub mod doctor;
 pub mod error;
 mod heap;
 mod mapping;

@@ -176,6 +176,29 @@ fn one_owner_at_a_time() {
 }
 
 #[test]
+fn a_record_of_an_owner_before_the_last_is_not_believed() {
+    child(4).run(|| {
+        let ground = Ground::new();
+        drop(ground.open(2));
+        // Another owner, whose records are elsewhere, fills the pages that the first record calls zero.
+        let other = TempDir::new();
+        let second = ground.builder(2).record_dir(other.path()).open().unwrap();
+        assert_eq!(restarted(&second), &Restart::Unknown);
+        let chunk = second.claim(2).unwrap();
+        // SAFETY: a chunk of that length; no peer is there.
+        unsafe { chunk.as_ptr().as_ptr().write_bytes(0xA5, chunk.len()) };
+        drop((chunk, second));
+        let third = ground.open(2);
+        assert_eq!(restarted(&third), &Restart::Unknown);
+        let chunk = third.claim_zeroed(2, hugearena::FirstTouch::unknown()).unwrap();
+        // SAFETY: as above.
+        assert!(support::is_zero(unsafe { std::slice::from_raw_parts(chunk.as_ptr().as_ptr(), chunk.len()) }));
+        drop((chunk, third));
+        ground.remove();
+    });
+}
+
+#[test]
 fn another_geometry_or_place_is_refused_and_nothing_changes() {
     child(6).run(|| {
         let ground = Ground::new();

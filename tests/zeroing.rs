@@ -323,8 +323,11 @@ fn a_forked_child_does_nothing_to_memory_that_it_has_not() {
     let arena = Arena::builder().page_size(PageSize::base()).capacity(1 << 20).zero_on_release().open().unwrap();
     let chunk = arena.claim(2).unwrap();
     drop(arena.claim(2));
+    let mut zeroing = arena.start_zeroed(2, FirstTouch::unknown(), 4096).unwrap();
     let worker = Worker::start(&arena).unwrap();
     let status = support::fork(|| {
+        let advanced = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| zeroing.advance()));
+        assert!(advanced.is_err(), "it cleared what it has not");
         drop(chunk);
         drop(worker);
         let nothing = arena.claim(1).is_none()

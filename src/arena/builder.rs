@@ -216,7 +216,9 @@ impl ArenaBuilder {
     /// Where the record of a named arena is kept: which pages are zero, and of which file. A file of 4 KiB and a bit
     /// per page; not on hugetlbfs. Default: `/run/hugearena` for root, `$XDG_RUNTIME_DIR/hugearena` for others.
     ///
-    /// In memory (tmpfs) best: elsewhere a store to it may wait for the disk.
+    /// Keep it in memory (tmpfs). On a disk a store to it may wait; and on a file system that needs space to change a
+    /// block it has (btrfs, zfs, reflinked xfs), or over a network, a full or failing disk is a SIGBUS when a page is
+    /// claimed. The same goes for whoever truncates the record.
     pub fn record_dir(mut self, directory: impl Into<PathBuf>) -> ArenaBuilder {
         self.record_dir = Some(directory.into());
         self

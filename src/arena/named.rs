@@ -8,6 +8,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use super::bitmap::Bitmap;
 use super::record::{self, Identity, Record};
@@ -18,6 +19,7 @@ use crate::error::{Operation, Result};
 use crate::mapping::Mapping;
 use crate::mapping::attach::{AttachOptions, Attachment};
 use crate::page_size::PageSize;
+use crate::sys::process::forks;
 
 /// What a named arena is asked to be.
 #[derive(Debug)]
@@ -42,7 +44,22 @@ pub struct Named {
     restart: Restart,
     attachment: Attachment,
     /// Held for their locks.
-    _locks: [File; 2],
+    locks: [File; 2],
+    /// [`forks`] when they were taken.
+    forks: u64,
+}
+
+impl Drop for Named {
+    /// Gives the locks up although a child that is just being started may have the descriptors still. A forked child
+    /// must not: the locks are its parent's as well.
+    fn drop(&mut self) {
+        if forks() == self.forks {
+            for lock in &self.locks {
+                // A failure leaves what closing does.
+                let _ = lock.unlock();
+            }
+        }
+    }
 }
 
 /// What an owner found.
@@ -128,7 +145,7 @@ pub(super) fn open(request: &Request<'_>) -> Result<Parts> {
         let _ = place.delete();
     }
     let (path, data_lock, (mapping, pages, restart, attachment)) = opened?;
-    let named = Named { place, path, restart, attachment, _locks: [data_lock, name_lock] };
+    let named = Named { place, path, restart, attachment, locks: [data_lock, name_lock], forks: forks() };
     Ok(Parts { mapping, pages, named })
 }
 
@@ -192,7 +209,11 @@ impl Request<'_> {
         let mut first_refusal = None;
         for path in paths {
             match lock::take(&path, true) {
-                Ok(Taken::Ours(file)) => return Ok((path, file)),
+                Ok(Taken::Ours(file)) if named::is_on_hugetlbfs(&file) => return Ok((path, file)),
+                Ok(Taken::Ours(_)) => {
+                    let problem = format!("{} is not on a hugetlbfs any more", path.display());
+                    return Err(place.error(Operation::Configure, problem));
+                }
                 Ok(Taken::Held) => return Err(place.is_owned(&path)),
                 Err(error) => {
                     let pages = self.pages.unwrap_or(1);
@@ -215,8 +236,16 @@ impl Request<'_> {
             let problem = format!("it exists with {pages} pages of {}, not {wanted}; remove it first", self.page_size);
             return Err(place.error(Operation::Configure, problem));
         }
-        let identity = file.metadata().map_err(|error| named::refused(&error, path, self.page_size, pages))?;
-        let (record, restart) = self.record(path, Identity::of(&identity), pages, old, is_new);
+        let refused = |error| named::refused(&error, path, self.page_size, pages);
+        let identify = || file.metadata().map(|metadata| Identity::of(&metadata)).map_err(refused);
+        let found = identify()?;
+        let known = old.filter(|record| !is_new && record.describes(found, self.page_size, pages));
+        if known.is_none() {
+            // A record in another directory, of an owner before the last, would speak of this file as it was then:
+            // it must not fit any more. Killed between this and the writing of ours, no record fits, and all is dirty.
+            file.set_modified(SystemTime::now()).map_err(refused)?;
+        }
+        let (record, restart) = self.record(path, identify()?, pages, known, is_new);
         let words = place.write(&record)?;
         let options =
             AttachOptions { writable: true, dump: self.dump, share_tables: self.share_tables, workers: self.workers };
@@ -230,16 +259,15 @@ impl Request<'_> {
         file.set_len(bytes as u64).map_err(|error| named::refused(&error, path, self.page_size, pages))
     }
 
-    /// The record to start with: what the old one knows, if it speaks of this file.
+    /// The record to start with: what one that speaks of this file knows.
     fn record(
         &self,
         path: &Path,
         file: Identity,
         pages: usize,
-        old: Option<Record>,
+        known: Option<Record>,
         is_new: bool,
     ) -> (Record, Restart) {
-        let known = old.filter(|record| record.describes(file, self.page_size, pages));
         let (zero, restart) = match (known, is_new) {
             // Pages that the kernel has not given yet, and will zero.
             (_, true) => (vec![u64::MAX; pages.div_ceil(64)], Restart::Created),

@@ -67,6 +67,8 @@ impl Place {
     pub(super) fn make_directory(&self) -> Result<()> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.directory);
         made.map_err(|error| self.io_error(&self.directory, error))?;
+        let metadata = std::fs::metadata(&self.directory).map_err(|error| self.io_error(&self.directory, error))?;
+        lock::check_directory(&metadata).map_err(|error| self.io_error(&self.directory, error))?;
         match named::page_size_at(&self.record_path()) {
             None => Ok(()),
             Some(_) => Err(self.error(Operation::Configure, "its record cannot be kept on hugetlbfs")),

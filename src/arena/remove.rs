@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use super::record;
 use super::records::Place;
 use crate::backing::lock::{self, Taken};
 use crate::backing::named;
@@ -46,6 +47,14 @@ fn remove_place(place: &Place) -> Result<()> {
     let old = place.read()?;
     let path = old.as_ref().map(|record| record.path.clone()).filter(|path| path.exists());
     let path = path.or_else(|| named::find(place.name()));
+    if let (None, Some(record)) = (&path, &old)
+        && record.boot_id == record::boot_id().unwrap_or_default()
+        && named::page_size_at(&record.path).is_none()
+    {
+        // Another mount namespace, or unmounted: the pages may be there still, and the record is what finds them.
+        let problem = format!("its file {} is out of reach: no hugetlbfs is mounted there", record.path.display());
+        return Err(place.error(Operation::Remove, problem));
+    }
     if let Some(path) = &path {
         remove_file(place, path)?;
     }

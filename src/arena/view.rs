@@ -142,14 +142,15 @@ impl View {
     }
 
     /// The `len` bytes at `offset`, as the owner counts ([`Chunk::offset`](super::Chunk::offset)); `None` when they
-    /// are not all inside, so that numbers from another process need no other check.
+    /// are not all inside, so that numbers from another process need no other check; and in a child of fork(2), which
+    /// has not the memory.
     ///
     /// The pointer is valid as long as the view, for reading, and for writing if the view
     /// [is writable](Self::is_writable). Others may change the bytes at any time.
     #[must_use]
     pub fn get(&self, offset: usize, len: usize) -> Option<NonNull<[u8]>> {
         let end = offset.checked_add(len)?;
-        if end > self.len() {
+        if end > self.len() || !self.mapping.is_here() {
             return None;
         }
         let start = self.mapping.start().as_ptr().wrapping_add(offset);

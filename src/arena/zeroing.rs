@@ -156,7 +156,12 @@ pub struct ZeroingChunk {
 
 impl ZeroingChunk {
     /// Zeroes the next batch, if any is left, and says how far it has come, in bytes of the chunk.
+    ///
+    /// # Panics
+    ///
+    /// In a child of fork(2) that inherited it and has not the memory, because the arena is shared.
     pub fn advance(&mut self) -> Progress {
+        assert!(self.chunk.arena().inner.mapping.is_here(), "a forked child has none of a shared arena's memory");
         if self.current.is_none() {
             self.current = self.next_region();
         }

@@ -70,6 +70,21 @@ pub(crate) fn check_owner(metadata: &Metadata) -> io::Result<()> {
     }
 }
 
+/// Refuses a directory in which others could put files in the place of ours: another user's, unless root's, or one in
+/// which they may delete what is not theirs.
+pub(crate) fn check_directory(metadata: &Metadata) -> io::Result<()> {
+    const STICKY: u32 = 0o1000;
+    let (owner, mode) = (metadata.uid(), metadata.mode());
+    let refuse = |reason: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+    if owner != process::effective_user() && owner != 0 {
+        return refuse(format!("the directory belongs to user {owner}"));
+    }
+    if mode & 0o022 != 0 && mode & STICKY == 0 {
+        return refuse(format!("others may replace files in the directory (mode {:04o})", mode & 0o7777));
+    }
+    Ok(())
+}
+
 fn is_at(path: &Path, held: &Metadata) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(found) => Ok((found.dev(), found.ino()) == (held.dev(), held.ino())),

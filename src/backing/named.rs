@@ -1,6 +1,7 @@
 //! Files with names on hugetlbfs: where they are, how they are found again, and a backing made of one.
 
 use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -44,7 +45,8 @@ pub(crate) fn directories(directory: Option<&Path>, page_size: PageSize, pages: 
     if found.is_empty() {
         return Err(request.no_mount());
     }
-    Ok(found.into_iter().map(|directory| directory.path).collect())
+    // The path goes into a record, which processes with other working directories read.
+    Ok(found.into_iter().map(|directory| directory.path.canonicalize().unwrap_or(directory.path)).collect())
 }
 
 /// What kept the file at `path` from being made or opened, with the limit that bound.
@@ -63,6 +65,11 @@ pub(crate) fn refused(error: &std::io::Error, path: &Path, page_size: PageSize, 
 /// The page size of the hugetlbfs directory that holds `path`; `None` when it is on another file system.
 pub(crate) fn page_size_at(path: &Path) -> Option<PageSize> {
     HugeDirectory::confirm(&ThisMachine, path.parent()?).map(|directory| directory.page_size)
+}
+
+/// Whether an open file is on a hugetlbfs.
+pub(crate) fn is_on_hugetlbfs(file: &File) -> bool {
+    file::file_system_of(file.as_fd()).is_ok_and(|system| system.is_hugetlbfs)
 }
 
 /// Opens the file at `path` once more, not through a link: a description of its own, which holds no lock.

@@ -53,6 +53,8 @@ pub enum NotShared {
     TooShort,
     /// Not every page of the file was there yet, so that all had to be populated.
     NotAllocated,
+    /// There was no address space to choose a multiple of 1 GiB in.
+    Addresses,
     /// No other process has the pages mapped in the same way.
     NoHolder,
 }
@@ -65,6 +67,7 @@ impl std::fmt::Display for NotShared {
             NotShared::PageSize => "pages of another size than 2M",
             NotShared::TooShort => "shorter than 1 GiB",
             NotShared::NotAllocated => "some pages were new",
+            NotShared::Addresses => "no address space for it",
             NotShared::NoHolder => "nobody else holds the pages",
         })
     }
@@ -88,7 +91,8 @@ pub struct Attachment {
     pub shared_tables: usize,
     /// Why not all were, if so.
     pub not_shared: Option<NotShared>,
-    /// Page faults that it took, those of populating included.
+    /// Page faults of the calling thread that it took, those of populating included; not those of other threads that
+    /// helped to populate what was new.
     pub page_faults: u64,
 }
 
@@ -121,8 +125,14 @@ impl Mapping {
             Error::new(operation, format!("{pages} pages of {size}")).os(errno).limited_by(limit)
         };
         let (tables, not_shared) = shareable(&backing, options, allocated);
-        let range = match map(&backing, options, tables > 0) {
-            Ok(range) => range,
+        let congruent = map(&backing, options, tables > 0);
+        // Sharing is a favour: where there are no addresses for it, any will do.
+        let (range, tables, not_shared) = match congruent {
+            Ok(range) => (range, tables, not_shared),
+            Err(sys::ENOMEM | sys::EEXIST) if tables > 0 => match map(&backing, options, false) {
+                Ok(range) => (range, 0, Some(NotShared::Addresses)),
+                Err(errno) => return Err(failed(Operation::Map, errno)),
+            },
             Err(errno) => return Err(failed(Operation::Map, errno)),
         };
         let memory = Memory::Placed(range);

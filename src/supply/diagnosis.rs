@@ -45,6 +45,18 @@ pub(crate) fn ordinary_memory_of(node: u32, page_size: PageSize, needed_bytes: u
     failure.ordinary_memory_of_node().filter(|limit| limit.available_bytes < needed_bytes)
 }
 
+/// Every limit on having `needed_bytes` of huge pages in a memfd or in anonymous memory, also those that allow them.
+///
+/// For reports, which attempt nothing. What is found may be different a moment later.
+pub(crate) fn limits_on(machine: &dyn Machine, page_size: PageSize, needed_bytes: u64) -> Vec<Limit> {
+    let failure = Failure { machine, errno: ENOMEM, page_size, needed_bytes, mount: None, node: None };
+    if let Some(missing) = failure.missing_page_size() {
+        return vec![missing];
+    }
+    let cgroups = cgroup::read(machine, &[page_size]);
+    failure.enomem().into_iter().chain(cgroups.iter().map(|limit| failure.cgroup(limit))).collect()
+}
+
 /// How often each cgroup limit had refused.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals(Vec<(PathBuf, u64)>);

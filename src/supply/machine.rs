@@ -6,7 +6,7 @@
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::sys::file::{self, FileSystem};
 use crate::sys::process::{self, Resource};
@@ -18,6 +18,15 @@ pub(crate) struct Access {
     pub owner: u32,
     /// Permission bits, as chmod(1) takes them.
     pub mode: u32,
+}
+
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    /// Its number, which no other hugetlb file has, on whatever mount.
+    pub inode: u64,
+    /// Bytes allocated to it.
+    pub bytes: u64,
 }
 
 /// What can be asked of a machine. `None` means "cannot be read", whatever the reason.
@@ -32,6 +41,10 @@ pub(crate) trait Machine {
     fn access(&self, path: &Path) -> Option<Access>;
     /// A soft resource limit in bytes; `None` when unlimited.
     fn soft_limit(&self, resource: Resource) -> Option<u64>;
+    /// Where a symbolic link points.
+    fn link(&self, path: &Path) -> Option<PathBuf>;
+    /// What a file holds; follows links, those of procfs to files without a name as well.
+    fn stored(&self, path: &Path) -> Option<Stored>;
 
     /// The contents of a file as text.
     fn text(&self, file: &Path) -> Option<String> {
@@ -71,6 +84,17 @@ impl Machine for ThisMachine {
     fn soft_limit(&self, resource: Resource) -> Option<u64> {
         process::soft_limit(resource)
     }
+
+    fn link(&self, path: &Path) -> Option<PathBuf> {
+        std::fs::read_link(path).ok()
+    }
+
+    fn stored(&self, path: &Path) -> Option<Stored> {
+        // Blocks of stat(2) are 512 bytes on every file system.
+        std::fs::metadata(path)
+            .ok()
+            .map(|found| Stored { inode: found.ino(), bytes: found.blocks().saturating_mul(512) })
+    }
 }
 
 #[cfg(test)]
@@ -79,13 +103,14 @@ pub(crate) mod fake {
 
     use super::*;
     use std::collections::BTreeMap;
-    use std::path::PathBuf;
 
     /// Files by path; a directory's names follow from them.
     #[derive(Clone, Debug, Default)]
     pub(crate) struct FakeMachine {
         pub files: BTreeMap<PathBuf, String>,
         pub file_systems: BTreeMap<PathBuf, FileSystem>,
+        /// Links by path: where they point, and what the file there holds.
+        pub links: BTreeMap<PathBuf, (PathBuf, Stored)>,
         pub address_space: Option<u64>,
         pub locked_memory: Option<u64>,
     }
@@ -94,6 +119,12 @@ pub(crate) mod fake {
         /// Adds a file, or replaces its contents.
         pub(crate) fn with(mut self, path: impl Into<PathBuf>, contents: impl ToString) -> FakeMachine {
             self.files.insert(path.into(), contents.to_string());
+            self
+        }
+
+        /// Adds an open descriptor, or another link to a file that holds something.
+        pub(crate) fn with_link(mut self, path: &str, target: &str, inode: u64, bytes: u64) -> FakeMachine {
+            self.links.insert(path.into(), (target.into(), Stored { inode, bytes }));
             self
         }
 
@@ -129,9 +160,11 @@ pub(crate) mod fake {
         }
 
         fn names(&self, directory: &Path) -> Vec<String> {
-            let below = self.files.keys().filter_map(|file| file.strip_prefix(directory).ok());
+            let known = self.files.keys().chain(self.links.keys());
+            let below = known.filter_map(|file| file.strip_prefix(directory).ok());
             let mut names: Vec<_> =
                 below.filter_map(|rest| Some(rest.iter().next()?.to_string_lossy().into_owned())).collect();
+            names.sort_unstable();
             names.dedup();
             names
         }
@@ -149,6 +182,14 @@ pub(crate) mod fake {
                 Resource::AddressSpace => self.address_space,
                 Resource::LockedMemory => self.locked_memory,
             }
+        }
+
+        fn link(&self, path: &Path) -> Option<PathBuf> {
+            self.links.get(path).map(|(target, _)| target.clone())
+        }
+
+        fn stored(&self, path: &Path) -> Option<Stored> {
+            self.links.get(path).map(|(_, stored)| *stored)
         }
     }
 }

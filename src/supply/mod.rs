@@ -18,7 +18,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use cgroup::CgroupLimit;
-pub(crate) use diagnosis::diagnose;
+pub(crate) use diagnosis::{diagnose, limits_on};
 pub use nodes::NodePool;
 pub use transparent::{TransparentHuge, TransparentMode, transparent_huge};
 
@@ -49,7 +49,7 @@ pub fn page_sizes() -> Vec<PageSize> {
     sizes_of(&ThisMachine)
 }
 
-fn sizes_of(machine: &dyn Machine) -> Vec<PageSize> {
+pub(crate) fn sizes_of(machine: &dyn Machine) -> Vec<PageSize> {
     let names = machine.names(Path::new(POOLS));
     let mut sizes: Vec<_> = names.iter().filter_map(|name| size_of_pool(name)).collect();
     sizes.sort_unstable_by(|a, b| b.cmp(a));
@@ -152,7 +152,7 @@ impl Supply {
         Supply::of(&ThisMachine)
     }
 
-    fn of(machine: &dyn Machine) -> Supply {
+    pub(crate) fn of(machine: &dyn Machine) -> Supply {
         let sizes = sizes_of(machine);
         Supply {
             pools: sizes.iter().filter_map(|&size| Pool::read(machine, size)).collect(),

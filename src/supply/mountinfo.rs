@@ -31,7 +31,12 @@ impl Mount {
 
 /// The mounts that this process sees; empty when procfs cannot be read.
 pub(crate) fn read(machine: &dyn Machine) -> Vec<Mount> {
-    machine.bytes(Path::new("/proc/self/mountinfo")).map_or_else(Vec::new, |text| parse(&text))
+    read_of(machine, Path::new("/proc/self"))
+}
+
+/// The mounts that a process sees, by its directory in procfs: it may live in another namespace.
+pub(crate) fn read_of(machine: &dyn Machine, process: &Path) -> Vec<Mount> {
+    machine.bytes(&process.join("mountinfo")).map_or_else(Vec::new, |text| parse(&text))
 }
 
 /// Bytes, not text: a mount point may have any name.

@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use super::{check, last_errno};
 use crate::error::Errno;
 
-/// open(2) does not follow a symbolic link at the end of the path.
-pub const NO_FOLLOW: i32 = libc::O_NOFOLLOW;
+/// open(2) does not follow a symbolic link at the end of the path, and does not wait for the other end of a FIFO.
+pub const NO_FOLLOW: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
 /// What statfs(2) says about a file system.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,280 @@
+//! The `hugearena` command, as it is run: exit status, text, JSON.
+
+#![allow(unsafe_code)]
+
+mod support;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use hugearena::supply::Supply;
+use hugearena::{Arena, PageSize};
+use serde_json::Value;
+use support::cgroup::{Cgroup, CgroupSpec, Limit, Version};
+use support::machine::{Mounted, is_root};
+use support::pool::PoolLock;
+use support::{Child, PoolUnchanged, missing, print_skip, skip, skip_size};
+
+const SIZE: PageSize = PageSize::HUGE_2M;
+const NOBODY: u32 = 65534;
+
+/// CI runs copies of the tests where the checkout cannot be reached, with one of the command beside them.
+fn executable() -> PathBuf {
+    let copy = std::env::current_exe().unwrap().with_file_name("bin").join("hugearena");
+    if copy.exists() { copy } else { env!("CARGO_BIN_EXE_hugearena").into() }
+}
+
+fn run(arguments: &str) -> Output {
+    Command::new(executable()).args(arguments.split_whitespace()).output().unwrap()
+}
+
+/// After a line of shell, which changes what the command may have.
+fn run_after(shell: &str, arguments: &str) -> Output {
+    let line = format!("{shell}; exec \"$0\" {arguments}");
+    Command::new("sh").args(["-c", &line]).arg(executable()).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[track_caller]
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+#[test]
+fn wrong_usage_is_status_2() {
+    for arguments in
+        ["", "grow", "doctor --page 4K", "doctor --need lots", "reserve", "reserve 2M --node x", "holders x"]
+    {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{arguments}");
+    }
+}
+
+#[test]
+fn help_is_a_manual() {
+    for command in ["", "doctor", "reserve", "holders"] {
+        let output = run(&format!("{command} --help"));
+        assert_eq!(output.status.code(), Some(0), "{command}");
+        for part in ["EXIT STATUS", "EXAMPLES", "SEE ALSO", "Usage:", "--json"] {
+            assert!(text(&output).contains(part), "{command}: {part}");
+        }
+    }
+    assert_eq!(run("--version").status.code(), Some(0));
+}
+
+#[test]
+fn doctor_answers_what_the_supply_answers() {
+    let _lock = PoolLock::take();
+    for (page, need) in [("2M", 1u64), ("1G", 1), ("2M", 8 << 20), ("2M", 1 << 50)] {
+        let size: PageSize = page.parse().unwrap();
+        let pages = need.div_ceil(size.bytes() as u64);
+        let before = Supply::read().available_pages(size);
+        let output = run(&format!("doctor --page {page} --need {need} --json"));
+        let after = Supply::read().available_pages(size);
+        let report = &json(&output)["report"];
+        assert_eq!(report["needed_pages"], pages);
+        let can = report["can_be_had"].as_bool().unwrap();
+        assert_eq!(output.status.code(), Some(i32::from(!can)));
+        // Others may take and give back pages meanwhile.
+        assert!(can || before.min(after) < pages, "{report}");
+        assert!(!can || before.max(after) >= pages, "{report}");
+        let binding = report["findings"].as_array().unwrap().iter().filter(|finding| finding["weight"] == "binds");
+        assert_eq!(binding.count() == 0, can, "{report}");
+    }
+}
+
+/// The limit named first, and the remedy for it.
+fn binding(output: &Output) -> (String, String) {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let report = &json(output)["report"];
+    let finding = &report["findings"][0];
+    assert_eq!(finding["weight"], "binds", "{report}");
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    (text(&report["tightest"]["kind"]), text(&finding["remedy"]))
+}
+
+#[test]
+fn doctor_names_a_short_pool() {
+    if Supply::read().pool(SIZE).is_none() {
+        return skip_size(SIZE, "this kernel has none");
+    }
+    let (kind, remedy) = binding(&run("doctor --need 1024T --json"));
+    assert_eq!(kind, "the huge page pool");
+    assert!(remedy.starts_with("echo ") && remedy.ends_with("hugepages-2048kB/nr_hugepages"), "{remedy}");
+}
+
+#[test]
+fn doctor_names_the_address_space() {
+    let _lock = PoolLock::take();
+    if let Some(reason) = missing(SIZE, 60) {
+        return skip_size(SIZE, &format!("doctor under ulimit -v: {reason}"));
+    }
+    let (kind, remedy) = binding(&run_after("ulimit -v 90000", "doctor --need 100M --json"));
+    assert_eq!(kind, "RLIMIT_AS");
+    // With what it says, it can be had.
+    let output = run_after(&remedy, "doctor --need 100M --json");
+    assert_eq!(json(&output)["report"]["tightest"]["kind"], "RLIMIT_AS");
+}
+
+#[test]
+fn doctor_names_each_limit_of_a_cgroup() {
+    let _lock = PoolLock::take();
+    let title = "doctor in a cgroup";
+    if !is_root() {
+        return skip(title, "needs root");
+    }
+    if let Some(reason) = missing(SIZE, 8) {
+        return skip_size(SIZE, &format!("{title}: {reason}"));
+    }
+    for version in [Version::V1, Version::V2] {
+        for (limit, on_parent) in [(Limit::Max, false), (Limit::Reserved, false), (Limit::Max, true)] {
+            let spec = CgroupSpec { version, limit, bytes: 4 << 20, on_parent };
+            match Cgroup::create(&spec) {
+                Ok(cgroup) => names_the_limit(&spec, &cgroup),
+                Err(reason) if version.is_ruled_out() => print_skip(title, &reason),
+                Err(reason) => skip(title, &reason),
+            }
+        }
+    }
+}
+
+fn names_the_limit(spec: &CgroupSpec, cgroup: &Cgroup) {
+    let join = format!("echo $$ > {}", cgroup.path().join("cgroup.procs").display());
+    let (kind, remedy) = binding(&run_after(&join, "doctor --need 8M --json"));
+    let is_max = spec.limit == Limit::Max;
+    assert_eq!(kind, if is_max { "a hugetlb cgroup limit" } else { "a hugetlb cgroup reservation limit" });
+    assert!(remedy.starts_with("raise it: echo 8388608 > ") && remedy.ends_with(spec.file_name()), "{remedy}");
+    assert_eq!(run_after(&join, "doctor --need 4M").status.code(), Some(0));
+}
+
+/// Takes from a pool what was added to it, when dropped: whatever the test did not.
+struct Restored {
+    file: PathBuf,
+    total: u64,
+}
+
+impl Restored {
+    fn count(&self) -> u64 {
+        fs::read_to_string(&self.file).unwrap().trim().parse().unwrap()
+    }
+}
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        if self.count() != self.total {
+            let _ = fs::write(&self.file, self.total.to_string());
+        }
+    }
+}
+
+#[test]
+fn reserve_adds_what_is_missing_and_gives_it_back() {
+    let _lock = PoolLock::take();
+    let Some(pool) = Supply::read().pool(SIZE).copied() else { return skip_size(SIZE, "reserve: no pool") };
+    if !is_root() {
+        return skip("reserve", "needs root");
+    }
+    let file = PathBuf::from("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
+    let restored = Restored { file, total: pool.total };
+    let asked = pool.unreserved_pages() + 4;
+    let output = run(&format!("reserve {}M --json", asked * 2));
+    let said = json(&output);
+    let total = restored.count();
+    if said["is_complete"] != true {
+        return print_skip("reserve", &format!("no memory for four more pages: {said}"));
+    }
+    assert_eq!((&said["asked_pages"], output.status.code()), (&Value::from(asked), Some(0)));
+    assert!(total > pool.total && said["total_now"] == total, "{said}, {total}");
+
+    let again = run(&format!("reserve {}M", asked * 2 - 8));
+    assert_eq!((restored.count(), again.status.code()), (total, Some(0)), "{again:?}");
+    let back = run(&format!("reserve --total {}M", pool.total * 2));
+    assert_eq!((restored.count(), back.status.code()), (pool.total, Some(0)), "{back:?}");
+}
+
+#[test]
+fn reserve_says_why_not() {
+    let output = run("reserve 1024T");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("why: "), "{output:?}");
+    let output = run("reserve 2M --node 4095");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("no pages of 2M on node 4095"), "{output:?}");
+    let mut command = Command::new(executable());
+    command.args(["reserve", "--total", "2M"]);
+    if is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    match (command.output(), Supply::read().pool(SIZE)) {
+        (Err(error), _) => print_skip("reserve without privileges", &error.to_string()),
+        (_, None) => skip_size(SIZE, "reserve: no pool"),
+        // One page is what there is: nothing to refuse.
+        (_, Some(pool)) if pool.total == 1 => {}
+        (Ok(output), _) => {
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            assert!(text(&output).contains("only root may"), "{output:?}");
+        }
+    }
+}
+
+/// What `holders` says about this process.
+fn own_entry(said: &Value) -> Option<&Value> {
+    said["processes"].as_array().unwrap().iter().find(|one| one["process"] == std::process::id())
+}
+
+#[test]
+fn holders_finds_a_memfd_of_this_process() {
+    let _guard = PoolUnchanged::begin();
+    if let Some(reason) = missing(SIZE, 2) {
+        let said = json(&run("holders --json"));
+        assert!(own_entry(&said).is_none(), "{said}");
+        return skip_size(SIZE, &format!("holders: {reason}"));
+    }
+    let arena = Arena::builder().page_size(SIZE).capacity(4 << 20).strict().open().unwrap();
+    let output = run("holders --json");
+    let said = json(&output);
+    let own = own_entry(&said).unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(own["counted_bytes"], 4 << 20);
+    let held: Vec<_> = own["held"].as_array().unwrap().iter().filter(|held| held["bytes"] == 4 << 20).collect();
+    assert_eq!(held.len(), 1, "{own}");
+    assert_eq!((&held[0]["via"], &held[0]["page_bytes"]), (&"shared".into(), &(2 << 20).into()));
+    assert!(held[0]["name"].as_str().unwrap().starts_with("/memfd:"), "{own}");
+    assert!(text(&run("holders")).contains("4M on pages of 2M, shared, 4M mapped: /memfd:"));
+    drop(arena);
+}
+
+#[test]
+fn holders_finds_files_that_are_open_and_files_that_nobody_has() {
+    Child::new().in_mount_namespace().needs_pages(SIZE, 3).run(|| {
+        let mounted = Mounted::hugetlbfs(SIZE, "", 0);
+        fs::create_dir(mounted.path().join("below")).unwrap();
+        let fill = |name: &str, pages: i64| {
+            use std::os::fd::AsRawFd;
+            let path = mounted.path().join(name);
+            let file = fs::File::options().create_new(true).read(true).write(true).open(path).unwrap();
+            // SAFETY: a call on a descriptor that is open.
+            assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, pages << 21) }, 0);
+            file
+        };
+        drop(fill("below/left behind", 1));
+        let open = fill("open", 2);
+        let said = json(&run("holders --json"));
+        let files = said["files"].as_array().unwrap();
+        let of = |name: &str| files.iter().find(|file| file["path"].as_str().unwrap().ends_with(name)).unwrap();
+        assert_eq!(
+            (&of("left behind")["bytes"], &of("left behind")["processes"]),
+            (&(2 << 20).into(), &Value::from(Vec::<u32>::new()))
+        );
+        assert_eq!(of("/open")["processes"], Value::from(vec![std::process::id()]), "{said}");
+        assert_eq!(own_entry(&said).unwrap()["held"][0]["via"], "descriptor", "{said}");
+        drop(open);
+        fs::remove_file(mounted.path().join("open")).unwrap();
+        fs::remove_dir_all(mounted.path().join("below")).unwrap();
+    });
+}
