@@ -37,7 +37,7 @@ fi
 
 # The test binary that these options of cargo name, built now.
 binary() {
-    cargo test --no-run "$@" 2>&1 | tee /dev/stderr | sed -n 's/^ *Executable .*(\(.*\))$/\1/p'
+    cargo test --no-run "$@" 2>&1 | tee >(cat >&2) | sed -n 's/^ *Executable .*(\(.*\))$/\1/p'
 }
 
 # A binary and the libraries it is linked to, at the same places.
