@@ -1,7 +1,7 @@
 //! Which order and which kernels: the default choice, and why.
 
 use super::kernel::{Kernel, caches};
-use super::order::Order;
+use super::order::{FirstTouch, Order};
 
 /// Which order, and which kernels. The fields may be set to any combination.
 ///
@@ -30,6 +30,17 @@ pub struct Method {
 }
 
 impl Method {
+    /// The default for copying a region of `len` bytes with that hint, to memory that is cold. As
+    /// [`choose`](Self::choose); but cached throughout when the caller is about to use most of it, because what goes
+    /// around the cache has to be fetched again to be written again, and a copy, unlike a clearing, leaves no memory
+    /// bandwidth over for that.
+    #[must_use]
+    pub fn choose_to_copy(len: usize, touch: FirstTouch) -> Method {
+        let uses_most = touch.window(len).len() > len / 2 && len <= caches().level_3 / 2;
+        let method = Method::choose(len, false);
+        if uses_most { Method { far: method.near, ..method } } else { method }
+    }
+
     /// The default for a region of `len` bytes, which are in cache already if `hot`. Never allocates, locks or
     /// panics.
     ///

@@ -165,7 +165,7 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, touch: FirstTouch) 
 /// As [`copy`].
 #[cold]
 unsafe fn copy_large(dst: *mut u8, src: *const u8, len: usize, touch: FirstTouch) {
-    let method = Method::choose(len, false);
+    let method = Method::choose_to_copy(len, touch);
     // SAFETY: the same contract.
     let _ = unsafe { copy_with(dst, src, len, touch, &method, &mut Nothing.in_batches_of(usize::MAX)) };
 }
