@@ -38,8 +38,9 @@ impl FirstTouch {
     /// and hardware prefetchers stop at this boundary.
     pub const GRANULE: usize = 4096;
 
-    /// The window of [`unknown`](Self::unknown): 64 KiB.
-    pub const UNKNOWN_LEN: usize = 64 << 10;
+    /// The window of [`unknown`](Self::unknown): 64 KiB, less a byte, which makes the same window and tells it from one
+    /// that a caller names.
+    pub const UNKNOWN_LEN: usize = (64 << 10) - 1;
 
     /// The caller touches `len` bytes at `offset` first.
     #[must_use]
@@ -47,7 +48,8 @@ impl FirstTouch {
         FirstTouch { offset, len }
     }
 
-    /// Nothing is known: the first 64 KiB, because most users of a block start at its start.
+    /// Nothing is known: the first 64 KiB, because most users of a block start at its start. A copy is made through the
+    /// cache then, as `memcpy` makes it, because most users of a copy go on to use it all.
     #[must_use]
     pub const fn unknown() -> FirstTouch {
         FirstTouch::at(0, Self::UNKNOWN_LEN)
