@@ -5,7 +5,7 @@
 use std::ops::ControlFlow;
 
 use super::Arena;
-use crate::memops::{self, FirstTouch, Kernel, Method, Order, Pace, Progress};
+use crate::memops::{self, FirstTouch, Kernel, Method, Nothing, Order, Pace, Progress};
 
 /// Nobody is about to touch what is scrubbed: everything goes around the cache.
 fn method() -> Method {
@@ -50,7 +50,7 @@ impl Arena {
             };
             let mut held = Held { arena: self, page, zeroed: false };
             let mut considerate = Considerate { arena: self, pace, stopped: false };
-            self.clear_page(page, &mut held.zeroed, &mut considerate);
+            held.zeroed = self.clear_pages(page, 1, &mut considerate);
             let stopped = considerate.stopped;
             if held.zeroed {
                 done += self.page_size().bytes();
@@ -66,28 +66,22 @@ impl Arena {
 
     /// Zeroes claimed pages and records that they are clean.
     pub(super) fn zero_now(&self, first: usize, pages: usize) {
-        let bytes = self.page_size().bytes();
-        // SAFETY: the pages are claimed by the caller, who lets nobody use them.
-        let _ = unsafe {
-            let start = self.address_of(first).as_ptr();
-            let touch = FirstTouch::at(0, 1);
-            memops::clear_with(start, pages * bytes, touch, &method(), &mut memops::Nothing.in_batches_of(usize::MAX))
-        };
+        self.clear_pages(first, pages, &mut Nothing.in_batches_of(usize::MAX));
         for page in first..first + pages {
             self.inner.pages.mark_zeroed(page);
         }
-        self.count_cleared(pages * bytes);
     }
 
-    fn clear_page(&self, page: usize, zeroed: &mut bool, pace: &mut impl Pace) {
-        let bytes = self.page_size().bytes();
-        // SAFETY: the page is held by the scrubber, so nobody else uses it until it is given back.
-        let outcome =
-            unsafe { memops::clear_with(self.address_of(page).as_ptr(), bytes, FirstTouch::at(0, 1), &method(), pace) };
-        *zeroed = outcome.is_continue();
-        if *zeroed {
+    /// Clears pages that the caller has claimed, or holds to scrub, and lets nobody use; returns whether the pace let
+    /// it come to the end.
+    fn clear_pages(&self, first: usize, pages: usize, pace: &mut impl Pace) -> bool {
+        let (start, bytes) = (self.address_of(first).as_ptr(), pages * self.page_size().bytes());
+        // SAFETY: pages of our mapping, which nobody else uses until the caller gives them back.
+        let outcome = unsafe { memops::clear_with(start, bytes, FirstTouch::at(0, 1), &method(), pace) };
+        if outcome.is_continue() {
             self.count_cleared(bytes);
         }
+        outcome.is_continue()
     }
 }
 

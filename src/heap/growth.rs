@@ -77,16 +77,13 @@ impl Growth {
         (self.fallbacks, self.last_failure)
     }
 
-    /// Addresses for `count` chunks, the first a multiple of `align`: where chunks were given back, else at the top.
-    fn place(&mut self, space: &Space, count: u32, align: u32) -> Option<u32> {
-        if let Some(hole) = self.find_hole(space, count, align) {
-            return Some(hole);
-        }
+    /// Addresses at the top for `count` chunks, the first a multiple of `align`.
+    fn at_top(&self, space: &Space, count: u32, align: u32) -> Option<u32> {
         let first = self.top.checked_next_multiple_of(align)?;
         (first.checked_add(count)? <= space.chunk_count()).then_some(first)
     }
 
-    /// The first vacant chunks below the top that do.
+    /// The same where chunks below the top were given back, lowest first.
     fn find_hole(&mut self, space: &Space, count: u32, align: u32) -> Option<u32> {
         let is_vacant = |chunk: &u32| space.backing(*chunk) == Backing::Vacant;
         self.holes_from = (self.holes_from..self.top).find(is_vacant).unwrap_or(self.top);
@@ -309,11 +306,10 @@ impl Heap {
         let (start, first, need) = if align == 1 && top.checked_add(joined)? <= space.chunk_count() {
             (top * CHUNK_UNITS - tail, top, joined)
         } else {
-            let place = growth.place(space, need, align_chunks);
-            let first = place.or_else(|| {
+            let first = growth.at_top(space, need, align_chunks).or_else(|| {
                 // Room is a favour; an allocation comes first.
                 growth.release_rooms(space, true);
-                growth.place(space, need, align_chunks)
+                growth.find_hole(space, need, align_chunks).or_else(|| growth.at_top(space, need, align_chunks))
             })?;
             (first * CHUNK_UNITS, first, need)
         };

@@ -5,8 +5,9 @@
 
 use std::alloc::Layout;
 use std::ptr::{self, null_mut};
+use std::sync::atomic::Ordering::Relaxed;
 
-use super::space::{Kind, Space, UNIT_BYTES};
+use super::space::{CHUNK_BYTES, Kind, Space, UNIT_BYTES};
 use super::{HEAP, HugeAlloc};
 use crate::memops::{self, DirtyRegions, FirstTouch};
 use crate::sys::process;
@@ -81,7 +82,7 @@ pub(crate) fn resize_in_place(block: *mut u8, new_size: usize) -> bool {
         return false;
     };
     let start = run_of(space, block);
-    let held = space.unit(start).len.load(std::sync::atomic::Ordering::Relaxed);
+    let held = space.unit(start).len.load(Relaxed);
     if units <= held {
         if units < held {
             HEAP.runs.lock().shrink(space, start, held, units);
@@ -110,12 +111,12 @@ fn grow_in_place(space: &Space, start: u32, held: u32, units: u32) -> Option<u32
 pub(crate) fn alloc_to_grow(config: &HugeAlloc, layout: Layout) -> *mut u8 {
     let roomy = || {
         let space = HEAP.space()?;
-        let units = units_for(layout.size()).filter(|_| layout.align() <= super::space::CHUNK_BYTES)?;
+        let units = units_for(layout.size()).filter(|_| layout.align() <= CHUNK_BYTES)?;
         if layout.size() < ROOM_FROM_BYTES || HEAP.is_mostly_free() {
             return None;
         }
         let start = HEAP.grow_with_room(space, units)?;
-        space.mark_dirty(start, space.unit(start).len.load(std::sync::atomic::Ordering::Relaxed));
+        space.mark_dirty(start, space.unit(start).len.load(Relaxed));
         Some(space.address(start))
     };
     roomy().unwrap_or_else(|| alloc(config, layout))

@@ -58,19 +58,22 @@ impl Runs {
     pub(crate) fn take(&mut self, space: &Space, len: u32, align: u32) -> Option<u32> {
         let padded = len.checked_add(align - 1)?;
         let found = self.find(space, len, align).or_else(|| self.find(space, padded, 1))?;
-        let start = found.0.next_multiple_of(align);
-        self.take_part(space, found, start, len);
-        Some(start)
+        Some(self.take_first(space, found, len, align))
     }
 
     /// As [`take`](Self::take), looking at every free run that may do: before the system is asked for more.
     pub(crate) fn take_thoroughly(&mut self, space: &Space, len: u32, align: u32) -> Option<u32> {
         self.take(space, len, align).or_else(|| {
             let found = self.find_thoroughly(space, len, align)?;
-            let start = found.0.next_multiple_of(align);
-            self.take_part(space, found, start, len);
-            Some(start)
+            Some(self.take_first(space, found, len, align))
         })
+    }
+
+    /// Takes the first `len` units at `align` out of a free run that [`fits`] them.
+    fn take_first(&mut self, space: &Space, free: (u32, u32), len: u32, align: u32) -> u32 {
+        let start = free.0.next_multiple_of(align);
+        self.take_part(space, free, start, len);
+        start
     }
 
     /// Takes `len` units at `start` out of a free run that holds them, and marks them in use.

@@ -13,6 +13,9 @@ use super::{FirstTouch, Method};
 /// caches answer within some 20 ns, memory in 70 and more; the counter runs at 2 to 4 GHz.
 const MISS_TICKS: u64 = 90;
 
+/// Lines of the window that are asked for before the look, so that waiting for memory is not for nothing.
+const LINES: usize = 12;
+
 impl Method {
     /// The default for the region of `len` bytes at `start`: as [`choose`](Self::choose), with a look at the
     /// cache itself whether the region is hot. The look costs one access to memory, up to half a microsecond, and is
@@ -28,12 +31,7 @@ impl Method {
         // SAFETY: the caller's promise.
         Method::choose(len, matters && unsafe { is_cached(start, len) })
     }
-}
 
-/// Lines of the window that are asked for before the look, so that waiting for memory is not for nothing.
-const LINES: usize = 12;
-
-impl Method {
     /// [`choose_for`](Self::choose_for) before clearing with that hint: some 0.4 us faster than apart.
     ///
     /// # Safety
