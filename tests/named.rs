@@ -14,7 +14,7 @@ mod records;
 
 use std::path::{Path, PathBuf};
 
-use hugearena::arena::{self, Restart};
+use hugearena::arena::{self, PageState, Restart};
 use hugearena::backing::BackingKind;
 use hugearena::error::{LimitKind, Operation};
 use hugearena::numa::Placement;
@@ -105,6 +105,10 @@ fn a_restart_knows_what_is_zero_and_keeps_the_rest() {
         scribble(&mut chunk);
         drop(chunk);
         assert_eq!(arena.scrub(HUGE, &mut hugearena::memops::Nothing), HUGE);
+        let (fresh, clean, dirty) = (PageState::Fresh, PageState::Clean, PageState::Dirty);
+        assert_eq!(arena.page_states(), [clean, dirty, dirty, fresh, fresh, fresh]);
+        let recorded = arena::page_states_from(ground.records.path(), "x").unwrap();
+        assert_eq!(recorded, [clean, dirty, dirty, clean, clean, clean]);
         let text = arena.named().unwrap().to_string();
         assert!(text.contains("created") && text.contains("hugearena.x"), "{text}");
         drop(arena);

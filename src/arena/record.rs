@@ -24,6 +24,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use super::state::PageState;
 use crate::page_size::PageSize;
 
 /// The version that this build writes, and the newest that it reads.
@@ -131,6 +132,12 @@ impl Record {
     pub(super) fn describes(&self, file: Identity, page_size: PageSize, pages: usize) -> bool {
         let this_boot = boot_id().is_some_and(|now| now == self.boot_id);
         this_boot && (self.file, self.page_size, self.pages) == (file, page_size, pages)
+    }
+
+    /// The state of every page, as far as a record tells.
+    pub(super) fn states(&self) -> Vec<PageState> {
+        let is_zero = |page: usize| self.zero[page / 64] >> (page % 64) & 1 != 0;
+        (0..self.pages).map(|page| if is_zero(page) { PageState::Clean } else { PageState::Dirty }).collect()
     }
 
     pub(super) fn is_dumped(&self) -> bool {
