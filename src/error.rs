@@ -64,6 +64,8 @@ pub enum Operation {
     Record,
     /// Mapping an arena that another process owns.
     Attach,
+    /// Looking at a named arena from outside.
+    Inspect,
     /// Removing a named arena.
     Remove,
     /// Passing an arena to another process.
@@ -84,6 +86,7 @@ impl fmt::Display for Operation {
             Operation::Own => "own",
             Operation::Record => "keep the record of",
             Operation::Attach => "attach",
+            Operation::Inspect => "inspect",
             Operation::Remove => "remove",
             Operation::Share => "share",
         })

@@ -4,6 +4,9 @@
 
 mod support;
 
+#[path = "cli/arenas.rs"]
+mod arenas;
+
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -47,9 +50,9 @@ fn json(output: &Output) -> Value {
 
 #[test]
 fn wrong_usage_is_status_2() {
-    for arguments in
-        ["", "grow", "doctor --page 4K", "doctor --need lots", "reserve", "reserve 2M --node x", "holders x"]
-    {
+    let doctor = ["", "grow", "doctor --page 4K", "doctor --need lots", "reserve", "reserve 2M --node x", "holders x"];
+    let arenas = ["create x", "create x 1M --node 0 --placement any", "create x 1M --placement near", "inspect", "map"];
+    for arguments in doctor.into_iter().chain(arenas).chain(["remove", "remove x y", "list x"]) {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{arguments}");
@@ -58,7 +61,7 @@ fn wrong_usage_is_status_2() {
 
 #[test]
 fn help_is_a_manual() {
-    for command in ["", "doctor", "reserve", "holders"] {
+    for command in ["", "doctor", "reserve", "holders", "create", "inspect", "map", "list", "remove"] {
         let output = run(&format!("{command} --help"));
         assert_eq!(output.status.code(), Some(0), "{command}");
         for part in ["EXIT STATUS", "EXAMPLES", "SEE ALSO", "Usage:", "--json"] {

@@ -5,6 +5,7 @@
 mod bitmap;
 mod builder;
 mod chunk;
+mod inspect;
 mod named;
 mod progress;
 mod record;
@@ -35,6 +36,7 @@ use crate::page_size::PageSize;
 use bitmap::{Bitmap, Prefer};
 pub use builder::{ArenaBuilder, Declined, Obtained, Populate};
 pub use chunk::Chunk;
+pub use inspect::{Inspection, Owner, PageState, RecordState, inspect, inspect_from, list, list_from};
 pub use named::{Named, Restart};
 pub use progress::PopulateProgress;
 pub use remove::{remove, remove_from};

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::bitmap::Bitmap;
+use super::progress::Callback;
 use super::record::{self, Identity, Record};
 use super::records::Place;
 use crate::backing::lock::{self, Taken};
@@ -18,6 +19,7 @@ use crate::backing::{Backing, BackingKind, named};
 use crate::error::{Operation, Result};
 use crate::mapping::Mapping;
 use crate::mapping::attach::{AttachOptions, Attachment};
+use crate::numa::Placement;
 use crate::page_size::PageSize;
 use crate::sys::process::forks;
 
@@ -34,6 +36,9 @@ pub(super) struct Request<'a> {
     pub(super) share_tables: bool,
     /// Threads that populate what is not there; `None`: as many as pay.
     pub(super) workers: Option<usize>,
+    /// Of pages that are not there.
+    pub(super) placement: Placement,
+    pub(super) progress: Option<&'a Callback>,
 }
 
 /// What a named arena adds to others. Dropped last: with it goes the right to own the arena.
@@ -54,10 +59,7 @@ impl Drop for Named {
     /// must not: the locks are its parent's as well.
     fn drop(&mut self) {
         if forks() == self.forks {
-            for lock in &self.locks {
-                // A failure leaves what closing does.
-                let _ = lock.unlock();
-            }
+            self.locks.iter().for_each(lock::give_up);
         }
     }
 }
@@ -247,8 +249,16 @@ impl Request<'_> {
         }
         let (record, restart) = self.record(path, identify()?, pages, known, is_new);
         let words = place.write(&record)?;
-        let options =
-            AttachOptions { writable: true, dump: self.dump, share_tables: self.share_tables, workers: self.workers };
+        let (size, total) = (self.page_size, backing.len_bytes());
+        let watch = self.progress.map(|callback| move |done| callback.call(size, done, total));
+        let options = AttachOptions {
+            writable: true,
+            dump: self.dump,
+            share_tables: self.share_tables,
+            workers: self.workers,
+            placement: self.placement,
+            watch: watch.as_ref().map(|watch| watch as _),
+        };
         let (mapping, attachment) = Mapping::attach(backing, options)?;
         Ok((mapping, Bitmap::recorded(pages, words, is_new), restart, attachment))
     }

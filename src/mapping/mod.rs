@@ -48,16 +48,21 @@ pub(crate) struct Options<'a> {
     pub(crate) watch: Option<&'a Watch<'a>>,
 }
 
-impl<'a> Options<'a> {
-    /// Who populates `len` bytes, a multiple of `grain`.
-    fn crew(&self, len: usize, grain: PageSize, topology: &Topology) -> Crew<'a> {
-        let cpus = numa::cpus(self.placement, topology);
-        // A quota of CPU time (cgroup) allows fewer than there are CPUs to run on.
-        let at_once = std::thread::available_parallelism().map_or(1, usize::from);
-        let count = cpus.map_or(at_once, |cpus| cpus.count().min(at_once));
-        let workers = populate::workers(self.workers, count, len, grain.bytes());
-        Crew { workers, cpus: cpus.filter(|_| self.placement.node().is_some()), watch: self.watch }
-    }
+/// Who populates `len` bytes, a multiple of `grain`.
+fn crew<'a>(
+    placement: Placement,
+    workers: Option<usize>,
+    watch: Option<&'a Watch<'a>>,
+    len: usize,
+    grain: PageSize,
+    topology: &Topology,
+) -> Crew<'a> {
+    let cpus = numa::cpus(placement, topology);
+    // A quota of CPU time (cgroup) allows fewer than there are CPUs to run on.
+    let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+    let count = cpus.map_or(at_once, |cpus| cpus.count().min(at_once));
+    let workers = populate::workers(workers, count, len, grain.bytes());
+    Crew { workers, cpus: cpus.filter(|_| placement.node().is_some()), watch }
 }
 
 /// Mapped pages, unmapped when dropped.
@@ -104,7 +109,8 @@ impl Mapping {
         let topology = Topology::read();
         // Where base pages stand in, no two threads share what may become a transparent huge page.
         let grain = size.max(options.align.min(PageSize::HUGE_2M));
-        let crew = options.crew(backing.len_bytes(), grain, &topology);
+        let Options { placement, workers, watch, .. } = options;
+        let crew = crew(placement, workers, watch, backing.len_bytes(), grain, &topology);
         // With a policy to set first, several threads, or somebody who wants to be told, mapping comes before.
         let is_plain = options.placement == Placement::Any && crew.workers == 1 && crew.watch.is_none();
         let first = Options { eager: options.eager && is_plain, ..options };

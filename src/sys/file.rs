@@ -23,6 +23,11 @@ pub struct FileSystem {
     pub blocks_free: u64,
 }
 
+/// Major and minor number of a device, as procfs names it.
+pub fn device_numbers(device: u64) -> (u32, u32) {
+    (libc::major(device), libc::minor(device))
+}
+
 /// statfs(2).
 pub fn file_system(path: &CStr) -> Result<FileSystem, Errno> {
     let mut stat = MaybeUninit::<libc::statfs>::uninit();

@@ -33,6 +33,7 @@ pub const ENODEV: Errno = Errno(libc::ENODEV);
 /// Invalid argument: also "this kernel does not know this flag".
 pub const EINVAL: Errno = Errno(libc::EINVAL);
 /// File exists: from mmap, "that address is taken".
+pub const EMSGSIZE: Errno = Errno(libc::EMSGSIZE);
 pub const EEXIST: Errno = Errno(libc::EEXIST);
 /// Interrupted by a signal.
 pub const EINTR: Errno = Errno(libc::EINTR);

@@ -7,9 +7,9 @@ use hugearena::doctor::{Facts, Finding, HugeMount, Report, judge};
 use hugearena::error::Limit;
 use hugearena::supply::{CgroupLimit, NodePool, Pool};
 
-use crate::Answer;
 use crate::json::Json;
 use crate::size;
+use crate::{Answer, status};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -25,7 +25,7 @@ pub fn run(options: &Options) -> Answer {
     let facts = Facts::collect(options.page, options.need);
     let report = judge(&facts);
     let json = Json::Object(vec![("report", report_json(&report)), ("facts", facts_json(&facts))]);
-    Answer { is_yes: report.can_be_had(), text: text(&facts, &report), json }
+    Answer { status: status(report.can_be_had()), text: text(&facts, &report), json }
 }
 
 fn text(facts: &Facts, report: &Report) -> String {
@@ -60,7 +60,7 @@ fn finding_json(finding: &Finding) -> Json {
     ])
 }
 
-fn limit_json(limit: &Limit) -> Json {
+pub fn limit_json(limit: &Limit) -> Json {
     Json::Object(vec![
         ("kind", limit.kind.to_string().into()),
         ("available_bytes", limit.available_bytes.into()),
