@@ -211,10 +211,10 @@ impl Forged {
     }
 
     fn send(&self, socket: &UnixStream) {
-        let mut control = [0u64; 16];
+        let mut control = [0u64; 32];
         let fds: Vec<RawFd> = self.fds.iter().map(AsRawFd::as_raw_fd).collect();
         let mut part = libc::iovec { iov_base: self.message.as_ptr().cast_mut().cast(), iov_len: self.message.len() };
-        // SAFETY: buffers that live through the call; the control buffer is aligned and long enough for eight.
+        // SAFETY: buffers that live through the call; the control buffer is aligned and long enough for sixty.
         unsafe {
             let mut message: libc::msghdr = std::mem::zeroed();
             (message.msg_iov, message.msg_iovlen) = (&mut part, 1);
@@ -248,6 +248,21 @@ fn memfd(len: u64, sealed: bool) -> OwnedFd {
     file.into()
 }
 
+/// Seals that are set after the arena was mapped leave it writable there, and nowhere else.
+#[test]
+fn a_file_that_is_sealed_against_writing_is_received_for_reading() {
+    for seal in [libc::F_SEAL_FUTURE_WRITE, libc::F_SEAL_WRITE] {
+        let base = PageSize::base().bytes() as u64;
+        let file = memfd(base, true);
+        // SAFETY: an open descriptor.
+        assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seal) }, 0);
+        let (ours, theirs) = pair();
+        Forged::honest(base, base, file).send(&theirs);
+        let view = View::receive(&ours).unwrap();
+        assert!(!view.is_writable() && view.get(0, 1).is_some());
+    }
+}
+
 #[test]
 fn nothing_that_a_peer_says_is_believed() {
     let _guard = PoolUnchanged::begin();
@@ -270,6 +285,10 @@ fn nothing_that_a_peer_says_is_believed() {
         ("not exactly one", Forged { fds: vec![], ..good() }),
         ("not exactly one", Forged { fds: vec![memfd(base, true), memfd(base, true)], ..good() }),
         ("not exactly one", Forged { fds: (0..9).map(|_| memfd(base, true)).collect(), ..good() }),
+        (
+            "descriptors that came with it were lost",
+            Forged { fds: (0..13).map(|_| memfd(base, true)).collect(), ..good() },
+        ),
         ("0 pages", Forged::honest(base, 0, memfd(0, true))),
         ("", Forged::honest(base, base, file("/dev/zero"))),
         ("", Forged::honest(base, base, file("/proc/self/maps"))),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::record::{Identity, Record};
 use super::records::{self, Place};
+use super::state::{self, PageState};
 use crate::backing::{Backing, named};
 use crate::error::{Error, Operation, Result};
 use crate::mapping::Mapping;
@@ -41,8 +42,7 @@ pub struct Inspection {
     pub record: RecordState,
     /// Whether the memory is in core dumps, as all who map it have agreed on; without a record the default.
     pub in_core_dumps: bool,
-    /// One bit per page, of a record that is believed.
-    zero: Vec<u64>,
+    states: Vec<PageState>,
 }
 
 /// Who owns a named arena.
@@ -93,49 +93,18 @@ impl fmt::Display for RecordState {
     }
 }
 
-/// What can be known of a page from outside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum PageState {
-    /// Zero, and not in use: never handed out, or cleared since.
-    Clean,
-    /// Contents unknown, and in nobody's hands, for there is no owner.
-    Dirty,
-    /// Claimed, or free with contents unknown: the owner alone knows which
-    /// ([`Arena::stats`](super::Arena::stats) tells it there).
-    InUseOrDirty,
-}
-
-impl fmt::Display for PageState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            PageState::Clean => "clean",
-            PageState::Dirty => "dirty",
-            PageState::InUseOrDirty => "in use or dirty",
-        })
-    }
-}
-
 impl Inspection {
-    /// What is known of page `page`.
-    ///
-    /// # Panics
-    ///
-    /// When the arena has no such page.
+    /// The state of every page, as the record tells: it does not tell fresh pages from clean ones, and calls both clean;
+    /// nor, while there is an owner, those it has claimed from those that are dirty.
     #[must_use]
-    pub fn state(&self, page: usize) -> PageState {
-        assert!(page < self.pages, "page {page} of {}", self.pages);
-        match (self.zero.get(page / 64).is_some_and(|word| word >> (page % 64) & 1 != 0), self.owner) {
-            (true, _) => PageState::Clean,
-            (false, Owner::Nobody) => PageState::Dirty,
-            (false, Owner::Alive { .. }) => PageState::InUseOrDirty,
-        }
+    pub fn page_states(&self) -> &[PageState] {
+        &self.states
     }
 
-    /// Pages that are zero and not in use.
+    /// How many pages are in that state.
     #[must_use]
-    pub fn clean_pages(&self) -> usize {
-        (0..self.pages).filter(|page| self.state(*page) == PageState::Clean).count()
+    pub fn count(&self, state: PageState) -> usize {
+        self.states.iter().filter(|one| **one == state).count()
     }
 }
 
@@ -143,9 +112,7 @@ impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inspection { name, owner, page_size, pages, nodes, record, .. } = self;
         writeln!(f, "{name}: {pages} pages of {page_size}, owned by {owner}")?;
-        let clean = self.clean_pages();
-        let other = if *owner == Owner::Nobody { PageState::Dirty } else { PageState::InUseOrDirty };
-        writeln!(f, "pages:  {clean} clean, {} {other}", pages - clean)?;
+        writeln!(f, "pages:  {}", state::summary(&self.states))?;
         match self.present_pages {
             Some(present) if present == *pages => writeln!(f, "nodes:  {nodes}")?,
             Some(present) => writeln!(f, "nodes:  {} of the pages are not there yet; {nodes}", pages - present)?,
@@ -234,9 +201,15 @@ fn inspect_place(place: &Place) -> Result<Inspection> {
     };
     let path = path.unwrap_or_default();
     let owner = place.owner().or_else(|| records::owner_of(&path));
+    let owner = owner.map_or(Owner::Nobody, |process| Owner::Alive { process });
+    let mut states = record.filter(|_| fits).map_or_else(|| vec![PageState::Dirty; pages], |record| record.states());
+    if owner != Owner::Nobody {
+        let dirty = states.iter_mut().filter(|state| **state == PageState::Dirty);
+        dirty.for_each(|state| *state = PageState::ClaimedOrDirty);
+    }
     Ok(Inspection {
         name: place.name().into(),
-        owner: owner.map_or(Owner::Nobody, |process| Owner::Alive { process }),
+        owner,
         page_size,
         pages,
         present_pages: found.as_ref().map(Found::present_pages),
@@ -245,7 +218,7 @@ fn inspect_place(place: &Place) -> Result<Inspection> {
         path,
         record: state,
         in_core_dumps,
-        zero: record.filter(|_| fits).map(|record| record.zero).unwrap_or_default(),
+        states,
     })
 }
 

@@ -141,14 +141,22 @@ pub(super) fn open(request: &Request<'_>) -> Result<Parts> {
     let directory = request.directory(&place)?;
     place.make_directory()?;
     let name_lock = place.lock()?;
-    let opened = open_locked(request, &place, directory);
-    if opened.is_err() && !place.record_path().exists() {
-        // Nothing but the lock is there.
-        let _ = place.delete();
-    }
-    let (path, data_lock, (mapping, pages, restart, attachment)) = opened?;
+    let unlocked = LeaveNoLock(&place);
+    let (path, data_lock, (mapping, pages, restart, attachment)) = open_locked(request, &place, directory)?;
+    drop(unlocked);
     let named = Named { place, path, restart, attachment, locks: [data_lock, name_lock], forks: forks() };
     Ok(Parts { mapping, pages, named })
+}
+
+/// Dropped before the lock of the name: takes its file away when nothing else is there, however opening ended.
+struct LeaveNoLock<'a>(&'a Place);
+
+impl Drop for LeaveNoLock<'_> {
+    fn drop(&mut self) {
+        if !self.0.record_path().exists() {
+            let _ = self.0.delete();
+        }
+    }
 }
 
 type Restarted = (Mapping, Bitmap, Restart, Attachment);
@@ -158,13 +166,28 @@ fn open_locked(request: &Request<'_>, place: &Place, directory: Option<&Path>) -
     let paths = request.find(place, old.as_ref(), directory)?;
     let (path, data_lock) = request.take_file(place, paths)?;
     let is_new = length(&data_lock, &path, request)? == 0;
-    let restarted = request.restart(place, &path, &data_lock, old, is_new);
-    if restarted.is_err() && is_new {
-        // What was made here goes again.
-        let _ = fs::remove_file(&path);
-        let _ = fs::remove_file(place.record_path());
+    let made = is_new.then(|| Made { place, path: &path, file: &data_lock });
+    let restarted = request.restart(place, &path, &data_lock, old, is_new)?;
+    // Kept from here on.
+    std::mem::forget(made);
+    Ok((path, data_lock, restarted))
+}
+
+/// A new arena's file, and a record of it: gone again when dropped, also by a callback that panics.
+struct Made<'a> {
+    place: &'a Place,
+    path: &'a Path,
+    file: &'a File,
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        // Not what somebody has put in its place.
+        if lock::is_at(self.path, self.file) {
+            let _ = fs::remove_file(self.path);
+        }
+        let _ = fs::remove_file(self.place.record_path());
     }
-    Ok((path, data_lock, restarted?))
 }
 
 impl Request<'_> {

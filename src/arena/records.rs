@@ -143,7 +143,12 @@ impl Place {
     pub(super) fn write(&self, record: &Record) -> Result<Words> {
         let (path, new) = (self.record_path(), self.file("record.new"));
         let bytes = record.encode();
-        let bytes = bytes.ok_or_else(|| self.error(Operation::Configure, "the path of its file is too long"))?;
+        let bytes = bytes.ok_or_else(|| {
+            self.error(
+                Operation::Configure,
+                "the path of its file is too long for a record, or it has more than 2^29 pages",
+            )
+        })?;
         let written = write_new(&new, &bytes).and_then(|file| {
             let words = Words::map(&file, HEADER)?;
             fs::rename(&new, &path)?;

@@ -1,11 +1,8 @@
 //! What every page of an arena is at this moment, for pictures and reports.
 
 use std::fmt;
-use std::path::Path;
 
 use super::Arena;
-use super::records::Place;
-use crate::error::{Operation, Result};
 
 /// The state of one page of an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +16,8 @@ pub enum PageState {
     Dirty,
     /// Held by a chunk.
     Claimed,
+    /// Claimed or dirty: seen [from outside](super::inspect) while a process owns the arena, which alone knows.
+    ClaimedOrDirty,
     /// Free, promised by the kernel, and not populated yet: arenas that are populated lazily or in the background.
     Reserved,
     /// Room to grow into: the arena has no page there.
@@ -32,6 +31,7 @@ impl fmt::Display for PageState {
             PageState::Clean => "clean",
             PageState::Dirty => "dirty",
             PageState::Claimed => "claimed",
+            PageState::ClaimedOrDirty => "claimed or dirty",
             PageState::Reserved => "reserved",
             PageState::Absent => "absent",
         })
@@ -59,35 +59,19 @@ impl Arena {
     }
 }
 
-/// The state of every page of a named arena of this user, as its record tells, whether or not it has an owner:
-/// changes nothing and needs no lock. A record does not tell fresh pages from clean ones, and calls both clean.
-///
-/// # Errors
-///
-/// [`Operation::Attach`] when there is no such arena; [`Operation::Record`] for a record that is none.
-///
-/// # Examples
-///
-/// ```
-/// match hugearena::arena::page_states("packets") {
-///     Ok(states) => println!("{} pages", states.len()),
-///     Err(error) => println!("{error}"), // there is no such arena here
-/// }
-/// ```
-pub fn page_states(name: &str) -> Result<Vec<PageState>> {
-    recorded(&Place::new(name, None)?)
-}
-
-/// As [`page_states`], for an arena whose record is in `record_dir`.
-///
-/// # Errors
-///
-/// As for [`page_states`].
-pub fn page_states_from(record_dir: impl AsRef<Path>, name: &str) -> Result<Vec<PageState>> {
-    recorded(&Place::new(name, Some(record_dir.as_ref()))?)
-}
-
-fn recorded(place: &Place) -> Result<Vec<PageState>> {
-    let missing = || place.error(Operation::Attach, format!("{} does not exist", place.record_path().display()));
-    Ok(place.read()?.ok_or_else(missing)?.states())
+/// How many pages are in which state: `3 clean, 2 dirty`.
+pub(super) fn summary(states: &[PageState]) -> String {
+    let all = [
+        PageState::Fresh,
+        PageState::Clean,
+        PageState::Dirty,
+        PageState::Claimed,
+        PageState::ClaimedOrDirty,
+        PageState::Reserved,
+        PageState::Absent,
+    ];
+    let counted = all.map(|state| (state, states.iter().filter(|one| **one == state).count()));
+    let parts: Vec<_> =
+        counted.iter().filter(|(_, pages)| *pages > 0).map(|(state, pages)| format!("{pages} {state}")).collect();
+    parts.join(", ")
 }

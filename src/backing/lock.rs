@@ -43,7 +43,7 @@ pub(crate) fn take(path: &Path, create: bool) -> io::Result<Taken> {
             Err(EAGAIN | EACCES) => return Ok(Taken::Held),
             Err(errno) => return Err(errno.into()),
         }
-        if is_at(path, &file.metadata()?)? {
+        if is_same(path, &file.metadata()?)? {
             return Ok(Taken::Ours(file));
         }
     }
@@ -121,7 +121,12 @@ pub(crate) fn check_directory(metadata: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-fn is_at(path: &Path, held: &Metadata) -> io::Result<bool> {
+/// Whether the open file is what the path names.
+pub(crate) fn is_at(path: &Path, held: &File) -> bool {
+    held.metadata().is_ok_and(|held| is_same(path, &held).unwrap_or(false))
+}
+
+fn is_same(path: &Path, held: &Metadata) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(found) => Ok((found.dev(), found.ino()) == (held.dev(), held.ino())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use hugearena::arena::{self, Inspection, Owner, RecordState};
+use hugearena::arena::{self, Inspection, Owner, PageState, RecordState};
 use hugearena::numa::Located;
 
 use crate::json::Json;
@@ -85,7 +85,7 @@ fn table(found: &[Inspection]) -> String {
     let mut text = format!("{:wide$} {:>6} {:>5} {:>7} {:>7}  owner, file\n", "name", "size", "page", "pages", "clean");
     for one in found {
         let Inspection { name, page_size, pages, owner, path, .. } = one;
-        let (size, page, clean) = (size::print(bytes(one)), page_size.to_string(), one.clean_pages());
+        let (size, page, clean) = (size::print(bytes(one)), page_size.to_string(), one.count(PageState::Clean));
         let _ = write!(text, "{name:wide$} {size:>6} {page:>5} {pages:>7} {clean:>7}  {owner}, {}", path.display());
         text += match one.record {
             RecordState::Fits => "\n",
@@ -104,7 +104,7 @@ pub fn inspection_json(one: &Inspection) -> Json {
         Owner::Alive { process } => process,
         _ => None,
     };
-    let clean = one.clean_pages();
+    let clean = one.count(PageState::Clean);
     Json::Object(vec![
         ("name", (&one.name).into()),
         ("is_owned", (one.owner != Owner::Nobody).into()),
@@ -113,7 +113,9 @@ pub fn inspection_json(one: &Inspection) -> Json {
         ("pages", one.pages.into()),
         ("present_pages", one.present_pages.into()),
         ("clean_pages", clean.into()),
-        ("other_pages", (one.pages - clean).into()),
+        ("dirty_pages", one.count(PageState::Dirty).into()),
+        ("claimed_or_dirty_pages", one.count(PageState::ClaimedOrDirty).into()),
+        ("absent_pages", one.count(PageState::Absent).into()),
         ("nodes", nodes_json(&one.nodes)),
         ("path", one.path.display().to_string().into()),
         ("record_path", one.record_path.display().to_string().into()),

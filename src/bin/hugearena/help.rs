@@ -175,7 +175,7 @@ Works while an owner lives and takes no lock, so that no owner is ever in its wa
 changes nothing. With --record-dir root may look at arenas of other users.
 
 From outside, a page is either clean (zero, and in nobody's hands) or not. Which of the others are claimed and which \
-are free and dirty is known to the owner alone, in whose memory it is.";
+are free and dirty is known to the owner alone, in whose memory it is, while there is one.";
 
 pub const INSPECT_AFTER: &str = "\
 EXIT STATUS
@@ -200,8 +200,9 @@ Draw which pages of a named arena are clean: a cell for each page, 64 in a row, 
 page. Arenas of more than 2048 pages have several pages a cell, unless --all is given.
 
   .  clean: zero, never handed out or cleared since
-  #  dirty; while the arena has an owner: in use or dirty, which only the owner knows
+  #  dirty; while the arena has an owner: claimed or dirty, which only the owner knows
   +  some of each
+  (blank)  absent: room that the arena may grow into
 
 With --json the runs of equal pages are listed instead.";
 

@@ -1,8 +1,6 @@
 //! `hugearena map`: a picture of an arena, a cell for each page or for several.
 
-use std::ops::Range;
-
-use hugearena::arena::{Inspection, Owner, PageState};
+use hugearena::arena::{Inspection, PageState};
 
 use crate::arenas::{One, inspection_json};
 use crate::json::Json;
@@ -31,43 +29,58 @@ pub fn run(options: &Options) -> Answer {
 
 fn text(found: &Inspection, all: bool) -> String {
     let Inspection { name, pages, page_size, owner, .. } = found;
-    let each = if all { 1 } else { pages.div_ceil(ROW * ROWS) };
-    let cells: String =
-        (0..*pages).step_by(each).map(|at| cell(found, at..pages.min(&(at + each)).to_owned())).collect();
+    let each = if all { 1 } else { pages.div_ceil(ROW * ROWS).max(1) };
+    let cells: String = found.page_states().chunks(each).map(cell).collect();
     let digits = pages.to_string().len();
-    let rows = cells
-        .as_bytes()
-        .chunks(ROW)
-        .enumerate()
-        .map(|(row, cells)| format!("{:digits$} {}\n", row * ROW * each, String::from_utf8_lossy(cells)));
-    let legend = legend(*owner, each);
+    let rows = cells.as_bytes().chunks(ROW).enumerate();
+    let rows = rows.map(|(row, cells)| format!("{:digits$} {}\n", row * ROW * each, String::from_utf8_lossy(cells)));
+    let legend = legend(found.page_states(), each);
     format!("{name}: {pages} pages of {page_size}, owned by {owner}\n{}{legend}", rows.collect::<String>())
 }
 
 /// One character for all of these pages.
-fn cell(found: &Inspection, pages: Range<usize>) -> char {
-    let first = found.state(pages.start);
-    if pages.clone().all(|page| found.state(page) == first) { letter(first) } else { '+' }
+fn cell(pages: &[PageState]) -> char {
+    if pages.iter().all(|state| *state == pages[0]) { letter(pages[0]) } else { '+' }
 }
 
 fn letter(state: PageState) -> char {
-    if state == PageState::Clean { '.' } else { '#' }
+    match state {
+        PageState::Fresh | PageState::Clean => '.',
+        PageState::Claimed => '@',
+        PageState::Reserved => '_',
+        PageState::Absent => ' ',
+        // Dirty, and what may be.
+        _ => '#',
+    }
 }
 
-fn legend(owner: Owner, each: usize) -> String {
-    let other = match owner {
-        Owner::Nobody => PageState::Dirty.to_string(),
-        _ => format!("{} (only the owner knows which)", PageState::InUseOrDirty),
-    };
-    let mixed = if each > 1 { format!("  + some of each; {each} pages a cell") } else { String::new() };
-    format!(". clean  # {other}{mixed}")
+/// What the letters in the picture stand for.
+fn legend(pages: &[PageState], each: usize) -> String {
+    let mut seen: Vec<PageState> = Vec::new();
+    for state in pages {
+        if !seen.contains(state) {
+            seen.push(*state);
+        }
+    }
+    let mut parts: Vec<_> = seen.into_iter().map(|state| format!("{} {}", letter(state), meaning(state))).collect();
+    if each > 1 {
+        parts.push(format!("+ some of each; {each} pages a cell"));
+    }
+    parts.join("  ")
+}
+
+fn meaning(state: PageState) -> String {
+    match state {
+        PageState::Absent => "(blank) absent".into(),
+        PageState::ClaimedOrDirty => format!("{state}: only the owner knows"),
+        state => state.to_string(),
+    }
 }
 
 /// Runs of pages in one state, which together are all of them.
 fn json(found: &Inspection) -> Json {
     let mut runs: Vec<(usize, usize, PageState)> = Vec::new();
-    for page in 0..found.pages {
-        let state = found.state(page);
+    for (page, &state) in found.page_states().iter().enumerate() {
         match runs.last_mut() {
             Some((_, count, last)) if *last == state => *count += 1,
             _ => runs.push((page, 1, state)),
