@@ -110,6 +110,10 @@ pub enum LimitKind {
     CgroupReserved,
     /// The `size=` of a hugetlbfs mount.
     MountSize,
+    /// No hugetlbfs with pages of that size is mounted, or not in the directory that was named.
+    MountMissing,
+    /// The file that holds the pages was truncated by somebody else.
+    FileLength,
     /// RLIMIT_AS, the address space of this process.
     AddressSpace,
     /// RLIMIT_MEMLOCK.
@@ -129,6 +133,8 @@ impl fmt::Display for LimitKind {
             LimitKind::CgroupMax => "a hugetlb cgroup limit",
             LimitKind::CgroupReserved => "a hugetlb cgroup reservation limit",
             LimitKind::MountSize => "the size of the hugetlbfs mount",
+            LimitKind::MountMissing => "the hugetlbfs mounts",
+            LimitKind::FileLength => "the length of the file",
             LimitKind::AddressSpace => "RLIMIT_AS",
             LimitKind::LockedMemory => "RLIMIT_MEMLOCK",
             LimitKind::Memory => "ordinary memory",

@@ -6,6 +6,8 @@ mod support;
 
 #[path = "cli/arenas.rs"]
 mod arenas;
+#[path = "cli/doctor.rs"]
+mod doctor;
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -123,37 +125,6 @@ fn doctor_names_the_address_space() {
     // With what it says, it can be had.
     let output = run_after(&remedy, "doctor --need 100M --json");
     assert_eq!(json(&output)["report"]["tightest"]["kind"], "RLIMIT_AS");
-}
-
-#[test]
-fn doctor_names_each_limit_of_a_cgroup() {
-    let _lock = PoolLock::take();
-    let title = "doctor in a cgroup";
-    if !is_root() {
-        return skip(title, "needs root");
-    }
-    if let Some(reason) = missing(SIZE, 8) {
-        return skip_size(SIZE, &format!("{title}: {reason}"));
-    }
-    for version in [Version::V1, Version::V2] {
-        for (limit, on_parent) in [(Limit::Max, false), (Limit::Reserved, false), (Limit::Max, true)] {
-            let spec = CgroupSpec { version, limit, bytes: 4 << 20, on_parent };
-            match Cgroup::create(&spec) {
-                Ok(cgroup) => names_the_limit(&spec, &cgroup),
-                Err(reason) if version.is_ruled_out() => print_skip(title, &reason),
-                Err(reason) => skip(title, &reason),
-            }
-        }
-    }
-}
-
-fn names_the_limit(spec: &CgroupSpec, cgroup: &Cgroup) {
-    let join = format!("echo $$ > {}", cgroup.path().join("cgroup.procs").display());
-    let (kind, remedy) = binding(&run_after(&join, "doctor --need 8M --json"));
-    let is_max = spec.limit == Limit::Max;
-    assert_eq!(kind, if is_max { "a hugetlb cgroup limit" } else { "a hugetlb cgroup reservation limit" });
-    assert!(remedy.starts_with("raise it: echo 8388608 > ") && remedy.ends_with(spec.file_name()), "{remedy}");
-    assert_eq!(run_after(&join, "doctor --need 4M").status.code(), Some(0));
 }
 
 /// Takes from a pool what was added to it, when dropped: whatever the test did not.

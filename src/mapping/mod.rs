@@ -22,6 +22,7 @@ use crate::backing::{Backing, MemoryClass};
 use crate::error::{Errno, Error, Limit, Operation, Result};
 use crate::numa::{self, Located, Placement, Topology};
 use crate::page_size::PageSize;
+use crate::supply;
 use crate::supply::diagnosis::{Refusals, diagnose_since};
 use crate::sys::memory::Anonymous;
 use crate::sys::process::forks;
@@ -193,6 +194,9 @@ impl Mapping {
     /// Names the limit that made populating `needed` more bytes fail.
     pub(crate) fn diagnose(&self, errno: Errno, needed: u64) -> Option<Limit> {
         let (size, directory) = (self.backing.page_size(), self.backing.directory());
+        if let Some(len) = self.backing.truncated_bytes().filter(|_| errno == sys::EFAULT) {
+            return Some(supply::truncated(self.len_bytes() as u64, len));
+        }
         diagnose_since(&Refusals::default(), errno, size, needed, directory, self.only_node)
     }
 

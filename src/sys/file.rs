@@ -69,6 +69,13 @@ pub fn unnamed_file(directory: &CStr) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// faccessat(2) with `AT_EACCESS`: whether files may be made in a directory.
+pub fn may_create_in(directory: &CStr) -> Result<(), Errno> {
+    let (mode, flags) = (libc::W_OK | libc::X_OK, libc::AT_EACCESS);
+    // SAFETY: the path is a C string.
+    check(unsafe { libc::faccessat(libc::AT_FDCWD, directory.as_ptr(), mode, flags) })
+}
+
 /// Reads the start of a small file (sysfs, procfs) into `buffer`, without allocating.
 pub fn read_small<'a>(path: &CStr, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
     // SAFETY: the path is a C string.

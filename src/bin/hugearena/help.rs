@@ -53,6 +53,8 @@ EXAMPLES
       exit status 0 if 256 pages of 2 MiB can be had
   hugearena doctor --need 2G || exit 1
       in a start script, before a service that insists on huge pages
+  hugearena doctor --need 4G --huge-dir /dev/hugepages
+      before a named arena is made there
   hugearena doctor --json | jq -r '.report.findings[].remedy'
 
 FILES
