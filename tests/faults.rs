@@ -15,6 +15,8 @@ mod heap;
 mod heap_edges;
 #[path = "faults/limits.rs"]
 mod limits;
+#[path = "faults/orders.rs"]
+mod orders;
 #[path = "faults/pool.rs"]
 mod pool;
 
