@@ -9,6 +9,8 @@ mod support;
 mod access;
 #[path = "faults/cgroup.rs"]
 mod cgroup;
+#[path = "faults/fork.rs"]
+mod fork;
 #[path = "faults/heap.rs"]
 mod heap;
 #[path = "faults/heap_edges.rs"]
