@@ -15,12 +15,14 @@
 #![allow(unsafe_code)]
 
 mod central;
+mod current;
 mod fork;
 mod growth;
 mod large;
 mod lock;
 mod runs;
 mod size_class;
+mod sizeless;
 mod space;
 mod span;
 mod stats;
