@@ -1,10 +1,11 @@
-//! The `hugearena` command: what huge pages can be had, how to have more, and who has them.
+//! The `hugearena` command: what huge pages can be had, how to have more, who has them, and programs that use them.
 
 mod doctor;
 mod help;
 mod holders;
 mod json;
 mod reserve;
+mod run;
 mod size;
 
 use std::io::Write;
@@ -32,6 +33,8 @@ enum Command {
     Reserve(reserve::Options),
     #[command(about = help::HOLDERS, long_about = help::HOLDERS_LONG, after_long_help = help::HOLDERS_AFTER)]
     Holders(holders::Options),
+    #[command(about = help::RUN, long_about = help::RUN_LONG, after_long_help = help::RUN_AFTER)]
+    Run(run::Options),
 }
 
 /// What a command has to say, both ways, and whether the answer is yes.
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Command::Doctor(options) => doctor::run(options),
         Command::Reserve(options) => reserve::run(options),
         Command::Holders(options) => holders::run(options),
+        Command::Run(options) => return run::run(options),
     };
     let text = if cli.json { answer.json.to_string() } else { answer.text };
     // Whoever reads may stop reading, as head(1) does: the exit status still tells.
