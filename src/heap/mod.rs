@@ -16,6 +16,7 @@
 
 mod central;
 mod commit;
+mod current;
 mod fork;
 mod growth;
 mod large;
@@ -23,6 +24,7 @@ mod lock;
 mod options;
 mod runs;
 mod size_class;
+mod sizeless;
 mod space;
 mod span;
 mod stats;

@@ -156,6 +156,7 @@ pub(crate) struct Unit {
 const _: () = assert!(size_of::<Unit>() == 64);
 
 impl Unit {
+    #[inline]
     pub(crate) fn kind(&self) -> Kind {
         match self.kind.load(Relaxed) {
             1 => Kind::Free,
@@ -169,6 +170,7 @@ impl Unit {
         self.kind.store(kind as u8, Relaxed);
     }
 
+    #[inline]
     pub(crate) fn class(&self) -> usize {
         usize::from(self.class.load(Relaxed))
     }
@@ -260,6 +262,7 @@ impl Space {
     }
 
     /// Bytes from the start of the range to `block`, or `None` for a pointer that is not ours.
+    #[inline]
     pub(crate) fn offset_of(&self, block: *mut u8) -> Option<usize> {
         let offset = block.addr().wrapping_sub(self.range.base().as_ptr().addr());
         (offset < self.range.len()).then_some(offset)
@@ -274,6 +277,7 @@ impl Space {
     }
 
     /// A unit of a committed chunk.
+    #[inline]
     pub(crate) fn unit(&self, index: u32) -> &Unit {
         self.check(index / CHUNK_UNITS);
         // SAFETY: the table has an entry for every unit of the range. Entries of committed chunks are mapped,
@@ -447,6 +451,7 @@ impl Space {
         unsafe { self.chunks.add(index as usize).as_ref() }
     }
 
+    #[inline]
     fn check(&self, chunk: u32) {
         if chunk >= self.chunk_count {
             process::abort_with("hugearena: heap corrupted: chunk out of range\n");

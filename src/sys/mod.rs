@@ -48,6 +48,18 @@ pub fn last_errno() -> Errno {
     Errno(unsafe { *libc::__errno_location() })
 }
 
+/// Runs `body` and leaves this thread's errno as it was: free(3) must not change it.
+pub fn keeping_errno<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: `__errno_location` returns a valid pointer to this thread's errno, always.
+    unsafe {
+        let errno = libc::__errno_location();
+        let before = *errno;
+        let result = body();
+        *errno = before;
+        result
+    }
+}
+
 /// `Ok` when a C call that answers -1 on failure did not.
 fn check(result: libc::c_int) -> Result<(), Errno> {
     if result == -1 { Err(last_errno()) } else { Ok(()) }

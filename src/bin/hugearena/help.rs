@@ -26,6 +26,7 @@ EXAMPLES
   sudo hugearena holders --json         who has the rest
   hugearena create packets 4G           a named arena, populated
   hugearena inspect packets             who owns it, and what it holds
+  hugearena run -- redis-server         a program that uses them and need not know
 
 SEE ALSO
   hugearena COMMAND --help; hugetlbpage.rst in the kernel's admin guide; memfd_create(2)";
@@ -254,3 +255,40 @@ EXAMPLES
 
 SEE ALSO
   hugearena holders --help (who has the pages still), unlink(2)";
+pub const RUN: &str = "Run a program with the heap as its malloc";
+
+pub const RUN_LONG: &str = "\
+Run a program with the heap as its malloc: on pages of 2 MiB from the pool, else on transparent huge pages, else on \
+base pages.
+
+The program needs no change and need not be built again: the loader is asked, by LD_PRELOAD, to find malloc and its \
+kin in the library. So do the programs that it starts. Programs that bring a malloc of their own without letting it be \
+replaced do not use it; programs for which the loader ignores LD_PRELOAD (statically linked, setuid, of another \
+machine) are refused.
+
+The library is that of --lib, else of $HUGEARENA_PRELOAD, else libpreload.so beside this command or in examples/ \
+there. It is built by: cargo build --release --example preload --features preload";
+
+pub const RUN_AFTER: &str = "\
+EXIT STATUS
+  that of the program, which replaces this command; else, as env(1),
+  125  the library is not there
+  126  the program cannot be run, or nothing can be preloaded into it
+  127  there is no such program
+
+EXAMPLES
+  hugearena run -- redis-server --save ''
+  hugearena run --stats --limit 4G -- python3 job.py
+      on which pages it was, when it has ended
+  hugearena run --lib /usr/local/lib/libpreload.so git gc
+
+ENVIRONMENT
+  HUGEARENA_PRELOAD   the library
+  HUGEARENA_LIMIT     --limit, with K, M, G or T behind if you like
+  HUGEARENA_STRICT    1: --strict
+  HUGEARENA_STATS     1: --stats
+  The last three hold for every program that the library is preloaded into. One that ends by _exit(2) or by a signal
+  prints no statistics; neither is there any output of this command: --json has no effect.
+
+SEE ALSO
+  ld.so(8), malloc(3), hugearena doctor --help";

@@ -1,4 +1,5 @@
-//! The `hugearena` command: what huge pages can be had, how to have more, who has them, and named arenas.
+//! The `hugearena` command: what huge pages can be had, how to have more, who has them, named arenas, and programs
+//! that use huge pages unknowingly.
 
 mod arenas;
 mod create;
@@ -8,6 +9,7 @@ mod holders;
 mod json;
 mod map;
 mod reserve;
+mod run;
 mod size;
 
 use std::io::Write;
@@ -45,6 +47,8 @@ enum Command {
     List(arenas::All),
     #[command(about = help::REMOVE, long_about = help::REMOVE_LONG, after_long_help = help::REMOVE_AFTER)]
     Remove(arenas::One),
+    #[command(about = help::RUN, long_about = help::RUN_LONG, after_long_help = help::RUN_AFTER)]
+    Run(run::Options),
 }
 
 /// What a command has to say, both ways, and how the process ends.
@@ -83,6 +87,7 @@ fn main() -> ExitCode {
         Command::Map(options) => map::run(options),
         Command::List(options) => arenas::list(options),
         Command::Remove(options) => arenas::remove(options),
+        Command::Run(options) => return run::run(options),
     };
     let text = if cli.json { answer.json.to_string() } else { answer.text };
     // Whoever reads may stop reading, as head(1) does: the exit status still tells.
