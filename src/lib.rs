@@ -59,6 +59,7 @@ mod mapping;
 pub mod memops;
 pub mod numa;
 mod page_size;
+pub mod ring;
 pub mod supply;
 mod sys;
 
