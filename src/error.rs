@@ -68,6 +68,8 @@ pub enum Operation {
     Remove,
     /// Passing an arena to another process.
     Share,
+    /// Finding the addresses that a device uses.
+    Translate,
 }
 
 impl fmt::Display for Operation {
@@ -86,6 +88,7 @@ impl fmt::Display for Operation {
             Operation::Attach => "attach",
             Operation::Remove => "remove",
             Operation::Share => "share",
+            Operation::Translate => "translate the addresses of",
         })
     }
 }

@@ -54,6 +54,7 @@ pub mod backing;
 pub mod doctor;
 pub mod error;
 mod heap;
+pub mod iova;
 mod mapping;
 pub mod memops;
 pub mod numa;
