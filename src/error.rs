@@ -70,6 +70,8 @@ pub enum Operation {
     Remove,
     /// Passing an arena to another process.
     Share,
+    /// Finding the addresses that a device uses.
+    Translate,
 }
 
 impl fmt::Display for Operation {
@@ -89,6 +91,7 @@ impl fmt::Display for Operation {
             Operation::Inspect => "inspect",
             Operation::Remove => "remove",
             Operation::Share => "share",
+            Operation::Translate => "translate the addresses of",
         })
     }
 }

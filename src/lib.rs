@@ -55,6 +55,7 @@ pub mod backing;
 pub mod doctor;
 pub mod error;
 mod heap;
+pub mod iova;
 mod mapping;
 pub mod memops;
 pub mod numa;

@@ -10,8 +10,8 @@ const LAYERS: [&[&str]; 7] = [
     &["page_size", "error"],
     &["sys"],
     &["backing", "supply", "numa"],
-    &["mapping", "memops", "ring"],
-    &["arena", "share", "iova"],
+    &["mapping", "memops", "ring", "iova"],
+    &["arena", "share"],
     &["heap", "pool"],
     &["doctor", "stats"],
 ];

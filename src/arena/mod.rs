@@ -10,6 +10,7 @@ mod named;
 mod progress;
 mod record;
 mod records;
+mod regions;
 mod remove;
 mod scrub;
 mod share;
@@ -30,6 +31,7 @@ use parking_lot::Mutex;
 
 use crate::backing::MemoryClass;
 use crate::error::{Error, Operation};
+use crate::iova;
 use crate::mapping::Mapping;
 pub use crate::mapping::attach::{Attachment, NotShared};
 use crate::page_size::PageSize;
@@ -39,6 +41,7 @@ pub use chunk::Chunk;
 pub use inspect::{Inspection, Owner, RecordState, inspect, inspect_from, list, list_from};
 pub use named::{Named, Restart};
 pub use progress::PopulateProgress;
+pub use regions::Regions;
 pub use remove::{remove, remove_from};
 pub use state::PageState;
 pub use stats::ArenaStats;
@@ -220,6 +223,14 @@ impl Arena {
         }
         self.inner.pages.release(first, pages);
     }
+}
+
+/// Bytes of a mapping as [`iova`] wants them.
+fn iova_memory(mapping: &Mapping, start: NonNull<u8>, len: usize) -> iova::Memory {
+    let start = start.addr().get();
+    let backing = mapping.backing();
+    let copied_on_write = backing.memory_class() == MemoryClass::Private;
+    iova::Memory { addresses: start..start + len, page_size: backing.page_size(), copied_on_write }
 }
 
 impl fmt::Debug for Arena {

@@ -4,11 +4,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use super::Arena;
 use super::record::Identity;
 use super::records::Place;
+use super::{Arena, iova_memory};
 use crate::backing::{Backing, named};
 use crate::error::{Operation, Result};
+use crate::iova::{IovaMap, IovaMode};
 use crate::mapping::Mapping;
 use crate::mapping::attach::{AttachOptions, Attachment};
 use crate::page_size::PageSize;
@@ -149,6 +150,17 @@ impl View {
         }
         let start = self.mapping.start().as_ptr().wrapping_add(offset);
         NonNull::new(start).map(|start| NonNull::slice_from_raw_parts(start, len))
+    }
+}
+
+impl View {
+    /// What a device calls the bytes of this view; see [`Chunk::iova`](super::Chunk::iova).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Chunk::iova`](super::Chunk::iova).
+    pub fn iova(&self, mode: IovaMode) -> Result<IovaMap> {
+        iova_memory(&self.mapping, self.mapping.start(), self.len()).iova(mode)
     }
 }
 

@@ -81,6 +81,12 @@ pub(crate) fn truncated(needed_bytes: u64, available_bytes: u64) -> Limit {
     Limit { kind: LimitKind::FileLength, needed_bytes, available_bytes, source, remedy: remedy.into() }
 }
 
+/// RLIMIT_MEMLOCK, if it does not let this process pin `needed_bytes` more.
+pub(crate) fn pin_limit_on(machine: &dyn Machine, needed_bytes: u64) -> Option<Limit> {
+    let (errno, page_size) = (ENOMEM, PageSize::base());
+    Failure { machine, errno, page_size, needed_bytes, mount: None, node: None }.pinned_memory()
+}
+
 /// How often each cgroup limit had refused.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals(Vec<(PathBuf, u64)>);
@@ -263,6 +269,24 @@ impl Failure<'_> {
         let status = self.machine.text(Path::new("/proc/self/status")).unwrap_or_default();
         let used = kib_of(&status, "VmLck").unwrap_or(0);
         let remedy = format!("ulimit -l {}", used.saturating_add(self.needed_bytes).div_ceil(1024));
+        let limit = self.limit(LimitKind::LockedMemory, limit.saturating_sub(used), "RLIMIT_MEMLOCK", remedy);
+        (limit.available_bytes < self.needed_bytes).then_some(limit)
+    }
+
+    /// What drivers pin is counted apart from what mlock(2) locks, against the same limit, unless the process may lock
+    /// anything.
+    fn pinned_memory(&self) -> Option<Limit> {
+        const CAP_IPC_LOCK: u64 = 1 << 14;
+        let limit = self.machine.soft_limit(Resource::LockedMemory)?;
+        let status = self.machine.text(Path::new("/proc/self/status")).unwrap_or_default();
+        let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let capabilities = capabilities.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0);
+        if capabilities & CAP_IPC_LOCK != 0 {
+            return None;
+        }
+        let used = kib_of(&status, "VmPin").unwrap_or(0);
+        let kib = used.saturating_add(self.needed_bytes).div_ceil(1024);
+        let remedy = format!("ulimit -l {kib}, LimitMEMLOCK={kib}K in the unit of a service, or CAP_IPC_LOCK");
         let limit = self.limit(LimitKind::LockedMemory, limit.saturating_sub(used), "RLIMIT_MEMLOCK", remedy);
         (limit.available_bytes < self.needed_bytes).then_some(limit)
     }

@@ -22,6 +22,7 @@ pub(crate) use diagnosis::{diagnose, limits_on, no_mount, truncated};
 pub use nodes::NodePool;
 pub use transparent::{TransparentHuge, TransparentMode, transparent_huge};
 
+use crate::error::Limit;
 use crate::page_size::PageSize;
 use crate::sys::file;
 use crate::sys::process::Resource;
@@ -47,6 +48,30 @@ const POOLS: &str = "/sys/kernel/mm/hugepages";
 #[must_use]
 pub fn page_sizes() -> Vec<PageSize> {
     sizes_of(&ThisMachine)
+}
+
+/// RLIMIT_MEMLOCK, if this process may not pin `needed_bytes` more: what to ask when registering memory with io_uring,
+/// AF_XDP, VFIO or RDMA failed with `ENOMEM` (AF_XDP: `ENOBUFS`). `None` when the limit allows that much, when there is
+/// none, and for processes with `CAP_IPC_LOCK`.
+///
+/// What this process has pinned is taken into account; what other processes of the same user have registered with
+/// io_uring or AF_XDP, which counts there too, cannot be seen. The kernel charges whole huge pages.
+///
+/// # Examples
+///
+/// ```
+/// match hugearena::supply::pin_limit(1 << 30) {
+///     None => println!("1 GiB may be registered"),
+///     Some(limit) => println!("{limit}"), // figures, and the command that raises it
+/// }
+/// ```
+///
+/// # Sources
+///
+/// getrlimit(2), io_uring_register(2), capabilities(7).
+#[must_use]
+pub fn pin_limit(needed_bytes: u64) -> Option<Limit> {
+    diagnosis::pin_limit_on(&ThisMachine, needed_bytes)
 }
 
 pub(crate) fn sizes_of(machine: &dyn Machine) -> Vec<PageSize> {
