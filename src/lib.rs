@@ -53,6 +53,7 @@ pub mod arena;
 pub mod backing;
 pub mod doctor;
 pub mod error;
+pub mod guide;
 mod heap;
 mod mapping;
 pub mod memops;

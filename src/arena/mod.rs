@@ -5,6 +5,7 @@
 mod bitmap;
 mod builder;
 mod chunk;
+mod file_region;
 mod named;
 mod progress;
 mod record;
@@ -34,6 +35,7 @@ use crate::page_size::PageSize;
 use bitmap::{Bitmap, Prefer};
 pub use builder::{ArenaBuilder, Declined, Obtained, Populate};
 pub use chunk::Chunk;
+pub use file_region::FileRegion;
 pub use named::{Named, Restart};
 pub use progress::PopulateProgress;
 pub use remove::{remove, remove_from};
