@@ -44,6 +44,8 @@ pub enum Woken {
 /// some time. [`stop`](Self::stop) waits until it has.
 pub struct Session {
     frontend: Frontend,
+    /// The socket of the frontend, to shut it down by.
+    stream: UnixStream,
     /// We tell it that buffers are available.
     kicks: [EventFd; 2],
     /// It tells us that buffers are used.
@@ -65,13 +67,13 @@ impl Session {
     pub fn open(socket: &Path, memory: &Memory) -> Result<Session, Failed> {
         let stream = UnixStream::connect(socket).map_err(failed("connect"))?;
         let _deadline = Deadline::new(&stream).map_err(failed("connect"))?;
-        let mut frontend = Frontend::from_stream(stream, 2);
+        let mut frontend = Frontend::from_stream(stream.try_clone().map_err(failed("connect"))?, 2);
         negotiate(&mut frontend)?;
         let table: Vec<_> = memory.regions().iter().map(describe).collect();
         frontend.set_mem_table(&table).map_err(failed("SET_MEM_TABLE"))?;
         let kicks = event_fds().map_err(failed("eventfd"))?;
         let calls = event_fds().map_err(failed("eventfd"))?;
-        let mut session = Session { frontend, kicks, calls };
+        let mut session = Session { frontend, stream, kicks, calls };
         for direction in BOTH {
             session.hand_over(direction, memory)?;
         }
@@ -123,6 +125,7 @@ impl Session {
 
     /// Stops both queues. When this returns without an error, the back end does not touch the memory any more.
     pub fn stop(self) -> Result<(), Failed> {
+        let _deadline = Deadline::new(&self.stream).map_err(failed("GET_VRING_BASE"))?;
         for direction in BOTH {
             self.frontend.get_vring_base(index(direction)).map_err(failed("GET_VRING_BASE"))?;
         }
