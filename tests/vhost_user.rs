@@ -69,8 +69,14 @@ fn packets_come_back_though_the_back_end_is_killed() {
     assert_eq!((connections, outcome.reconnects, outcome.regions), (3, 2, 2));
     assert_eq!(outcome.page_faults, 0, "in the steady state");
     assert_eq!(outcome.counters.unwrap().dropped, 0);
-    assert_eq!(outcome.on_huge_pages, huge);
-    assert_eq!(outcome.obtained.contains("2M pages"), huge, "{}", outcome.obtained);
+    // Unless somebody who knows no lock has taken them meanwhile.
+    if huge && missing(PageSize::HUGE_2M, PAGES).is_none() {
+        assert!(
+            outcome.on_huge_pages && outcome.obtained.starts_with("6291456 bytes on 2M pages"),
+            "{}",
+            outcome.obtained
+        );
+    }
     for there in &outcome.there {
         // Two mappings of our file; the second region is not at its start.
         assert_eq!(there.len(), 2, "{there:x?}");
