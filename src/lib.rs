@@ -54,6 +54,7 @@ pub mod arena;
 pub mod backing;
 pub mod doctor;
 pub mod error;
+pub mod guide;
 mod heap;
 pub mod iova;
 mod mapping;

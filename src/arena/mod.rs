@@ -5,6 +5,7 @@
 mod bitmap;
 mod builder;
 mod chunk;
+mod file_region;
 mod inspect;
 mod named;
 mod progress;
@@ -38,6 +39,7 @@ use crate::page_size::PageSize;
 use bitmap::{Bitmap, Prefer};
 pub use builder::{ArenaBuilder, Declined, Obtained, Populate};
 pub use chunk::Chunk;
+pub use file_region::FileRegion;
 pub use inspect::{Inspection, Owner, RecordState, inspect, inspect_from, list, list_from};
 pub use named::{Named, Restart};
 pub use progress::PopulateProgress;
