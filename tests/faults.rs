@@ -13,10 +13,14 @@ mod cgroup;
 mod heap;
 #[path = "faults/heap_edges.rs"]
 mod heap_edges;
+#[path = "faults/kill.rs"]
+mod kill;
 #[path = "faults/limits.rs"]
 mod limits;
 #[path = "faults/pool.rs"]
 mod pool;
+#[path = "faults/race.rs"]
+mod race;
 
 use hugearena::backing::BackingKind;
 use hugearena::error::{Error, Limit, LimitKind, Operation};

@@ -78,27 +78,6 @@ fn of_two_who_race_for_the_last_pages_one_gets_an_error() {
 }
 
 #[test]
-fn processes_race_for_the_last_pages_without_a_signal() {
-    Child::new().pool_of(5).run(|| {
-        for round in 0..20 {
-            let kind = &KINDS[round % 2];
-            let codes = std::thread::scope(|scope| {
-                let race = || {
-                    fork(|| match arena(3).backing(kind.clone()).strict().open() {
-                        Ok(arena) => i32::from(arena.claim_zeroed(3, FirstTouch::whole()).is_none()),
-                        Err(error) if error.limit().is_some_and(|limit| limit.kind == LimitKind::Pool) => 0,
-                        // Whoever won may have given everything back before the loser could look.
-                        Err(error) => i32::from(error.os_error().is_none()),
-                    })
-                };
-                [scope.spawn(race), scope.spawn(race)].map(|thread| thread.join().unwrap())
-            });
-            assert!(codes.iter().all(|code| code.success()), "{codes:?}");
-        }
-    });
-}
-
-#[test]
 fn a_lazy_stand_in_is_not_populated_when_opened() {
     const PAGES: usize = 64;
     Child::new().pool_of(0).run(|| {
