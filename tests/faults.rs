@@ -21,6 +21,8 @@ mod limits;
 mod pool;
 #[path = "faults/race.rs"]
 mod race;
+#[path = "faults/reports.rs"]
+mod reports;
 
 use hugearena::backing::BackingKind;
 use hugearena::error::{Error, Limit, LimitKind, Operation};

@@ -94,6 +94,7 @@ fn restarted(arena: &Arena) -> &Restart {
     arena.named().unwrap().restart()
 }
 
+/// Experiments: 74.
 #[test]
 fn a_restart_knows_what_is_zero_and_keeps_the_rest() {
     child(8).run(|| {
@@ -154,6 +155,7 @@ fn zeroed_on_release_is_clean_for_the_next_owner() {
     });
 }
 
+/// Experiments: 18.
 #[test]
 fn one_owner_at_a_time() {
     child(4).run(|| {
@@ -225,6 +227,7 @@ fn another_geometry_or_place_is_refused_and_nothing_changes() {
     });
 }
 
+/// Experiments: 45.
 #[test]
 fn an_arena_is_found_again_in_any_mount_and_below_it() {
     child(6).run(|| {
@@ -257,6 +260,7 @@ fn an_arena_is_found_again_in_any_mount_and_below_it() {
     });
 }
 
+/// Experiments: 45.
 #[test]
 fn both_page_sizes_have_names_at_once() {
     child(4).needs_pages(PageSize::HUGE_1G, 1).run(|| {

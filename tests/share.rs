@@ -39,6 +39,7 @@ fn send_range(mut socket: &UnixStream, offset: usize, len: usize) {
     socket.write_all(&[offset.to_le_bytes(), len.to_le_bytes()].concat()).unwrap();
 }
 
+/// Experiments: 63, 69.
 #[test]
 fn a_peer_reads_and_writes_at_an_address_of_its_own() {
     for_each_page_size(3, |size, pages| {

@@ -270,6 +270,7 @@ mod tests {
         }
     }
 
+    /// Experiments: 51.
     #[test]
     fn a_commit_that_cannot_be_served_leaves_the_range_alone() {
         let range = Reservation::new(1 << 30, 1 << 30).unwrap();

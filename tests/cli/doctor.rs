@@ -12,6 +12,7 @@ const MAX: &str = "a hugetlb cgroup limit";
 const RESERVED: &str = "a hugetlb cgroup reservation limit";
 const PERMISSION: &str = "permissions";
 
+/// Experiments: 5.
 #[test]
 fn doctor_names_the_right_limit_in_every_provoked_case() {
     Child::new().in_mount_namespace().needs_pages(SIZE, 60).run(|| {

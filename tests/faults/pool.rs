@@ -11,6 +11,7 @@ fn free_pages() -> u64 {
     Supply::read().pool(PageSize::HUGE_2M).unwrap().available_pages()
 }
 
+/// Experiments: 41, 47, 49.
 #[test]
 fn an_empty_pool_is_named() {
     Child::new().pool_of(0).run(|| {
@@ -28,6 +29,7 @@ fn an_empty_pool_is_named() {
     });
 }
 
+/// Experiments: 7, 9.
 #[test]
 fn a_pool_that_is_one_page_short_is_named() {
     Child::new().pool_of(4).run(|| {
@@ -43,6 +45,7 @@ fn a_pool_that_is_one_page_short_is_named() {
     });
 }
 
+/// Experiments: 76.
 #[test]
 fn a_lazy_arena_holds_its_pages_from_the_start() {
     Child::new().pool_of(4).run(|| {
@@ -111,6 +114,7 @@ fn an_eager_stand_in_says_how_much_is_on_transparent_huge_pages() {
     });
 }
 
+/// Experiments: 14.
 #[test]
 fn a_killed_process_leaves_no_pages_behind() {
     Child::new().needs_pages(PageSize::HUGE_2M, 4).run(|| {
@@ -128,6 +132,7 @@ fn a_killed_process_leaves_no_pages_behind() {
     });
 }
 
+/// Experiments: 6.
 #[test]
 fn no_signal_handler_is_installed() {
     Child::new().run(|| {

@@ -41,6 +41,7 @@ fn use_arena(ground: &Ground, random: &mut Random) {
     }
 }
 
+/// Experiments: 14, 74.
 #[test]
 fn no_dirty_page_is_believed_clean() {
     child(PAGES).run(|| {

@@ -94,6 +94,7 @@ fn a_named_arena_is_placed_and_counted() {
     });
 }
 
+/// Experiments: 29.
 #[test]
 fn where_the_calls_are_denied_a_named_arena_says_so() {
     Child::new().in_mount_namespace().needs_pages(HUGE, 2).run(|| {
