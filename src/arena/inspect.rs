@@ -266,7 +266,7 @@ impl Found {
         if !backing.is_allocated() {
             return Located::Unknown("only asked about when all pages are there".into());
         }
-        match Mapping::attach(backing, AttachOptions::of_peer(false, false, false)) {
+        match Mapping::attach(backing, AttachOptions::of_peer(false, false, false, true)) {
             Ok((mapping, _)) => numa::locate(mapping.start().as_ptr().addr(), pages, size, Placement::Any, &topology),
             Err(error) => unknown(error),
         }

@@ -7,9 +7,11 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod attach;
+mod growth;
 mod placing;
 pub(crate) mod populate;
 pub(crate) mod reservation;
+pub(crate) mod resize;
 pub(crate) mod words;
 
 use std::mem::ManuallyDrop;
@@ -29,6 +31,7 @@ use crate::sys::process::forks;
 use crate::sys::{self, memory};
 use populate::{Crew, Watch};
 use reservation::{Reservation, prove_populated};
+use resize::Room;
 
 /// How a backing is to be mapped.
 #[derive(Clone, Copy)]
@@ -80,6 +83,8 @@ pub(crate) struct Mapping {
     /// The only node whose pages will do.
     only_node: Option<u32>,
     dump: bool,
+    /// It can get and give back pages.
+    room: Option<Room>,
 }
 
 #[derive(Debug)]
@@ -124,18 +129,19 @@ impl Mapping {
         };
         let only_node = options.placement.only_node();
         let located = Located::Unknown("pages come when they are claimed".into());
-        let mut mapping = Mapping { memory, backing, forks: forks(), located, only_node, dump: options.dump };
+        let mut mapping =
+            Mapping { memory, backing, forks: forks(), located, only_node, dump: options.dump, room: None };
         if mapping.backing.memory_class() == MemoryClass::Shared {
             mapping.keep_from_children(options.dump);
         }
-        let denied = placing::bind(&mapping, options.placement, &topology)?;
+        let denied = placing::bind(mapping.whole(), mapping.len_bytes(), options.placement, &topology)?;
         if options.eager {
             if let Err(errno) = mapping.populate_all(&crew, grain) {
                 drop(mapping);
                 return Err(failed(Operation::Populate, errno));
             }
             if denied.is_none() {
-                mapping.located = placing::prove(&mapping, options.placement, &topology)?;
+                mapping.located = placing::prove(mapping.whole(), options.placement, &topology)?;
             }
         }
         if let Some(reason) = denied {
@@ -147,6 +153,10 @@ impl Mapping {
     fn populate_all(&self, crew: &Crew<'_>, grain: PageSize) -> std::result::Result<(), Errno> {
         let step = |range: std::ops::Range<usize>| self.populate(range.start, range.len());
         populate::run(self.len_bytes(), grain.bytes(), crew, &step)
+    }
+
+    fn whole(&self) -> placing::Part {
+        self.part(0..self.len_bytes())
     }
 
     /// Where the pages are, by node.
