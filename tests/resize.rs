@@ -13,6 +13,8 @@ mod kill;
 mod named;
 #[path = "resize/refused.rs"]
 mod refused;
+#[path = "resize/shadow.rs"]
+mod shadow;
 
 use hugearena::arena::PageState;
 use hugearena::backing::BackingKind;

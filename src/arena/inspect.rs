@@ -94,8 +94,7 @@ impl fmt::Display for RecordState {
 }
 
 impl Inspection {
-    /// The state of every page, as the record tells: it does not tell fresh pages from clean ones, and calls both clean;
-    /// nor, while there is an owner, those it has claimed from those that are dirty.
+    /// The state of every page, as the record tells: it does not tell fresh pages from clean ones, and calls both clean.
     #[must_use]
     pub fn page_states(&self) -> &[PageState] {
         &self.states
@@ -203,9 +202,10 @@ fn inspect_place(place: &Place) -> Result<Inspection> {
     let owner = place.owner().or_else(|| records::owner_of(&path));
     let owner = owner.map_or(Owner::Nobody, |process| Owner::Alive { process });
     let mut states = record.filter(|_| fits).map_or_else(|| vec![PageState::Dirty; pages], |record| record.states());
-    if owner != Owner::Nobody {
-        let dirty = states.iter_mut().filter(|state| **state == PageState::Dirty);
-        dirty.for_each(|state| *state = PageState::ClaimedOrDirty);
+    if owner == Owner::Nobody {
+        // What a killed owner held.
+        let claimed = states.iter_mut().filter(|state| **state == PageState::Claimed);
+        claimed.for_each(|state| *state = PageState::Dirty);
     }
     Ok(Inspection {
         name: place.name().into(),

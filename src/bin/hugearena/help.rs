@@ -176,8 +176,7 @@ file and its record, and how all who map it have to map it.
 Works while an owner lives and takes no lock, so that no owner is ever in its way. It takes no page either, and \
 changes nothing. With --record-dir root may look at arenas of other users.
 
-From outside, a page is either clean (zero, and in nobody's hands) or not. Which of the others are claimed and which \
-are free and dirty is known to the owner alone, in whose memory it is, while there is one.";
+From outside, pages that nobody has had yet are not told from those that were cleared: both are clean.";
 
 pub const INSPECT_AFTER: &str = "\
 EXIT STATUS
@@ -195,14 +194,15 @@ FILES
 SEE ALSO
   hugearena map --help, hugearena holders --help (who has it mapped), fcntl(2) (F_OFD_GETLK)";
 
-pub const MAP: &str = "Draw which pages of a named arena are clean";
+pub const MAP: &str = "Draw which pages of a named arena are claimed, clean, dirty";
 
 pub const MAP_LONG: &str = "\
-Draw which pages of a named arena are clean: a cell for each page, 64 in a row, each row after the number of its first \
+Draw which pages of a named arena are claimed, clean, dirty: a cell for each page, 64 in a row, each row after the number of its first \
 page. Arenas of more than 2048 pages have several pages a cell, unless --all is given.
 
   .  clean: zero, never handed out or cleared since
-  #  dirty; while the arena has an owner: claimed or dirty, which only the owner knows
+  @  claimed: in the owner's hands
+  #  dirty: free, contents unknown
   +  some of each
   (blank)  absent: room that the arena may grow into
 
