@@ -108,8 +108,10 @@ fn a_restart_knows_what_is_zero_and_keeps_the_rest() {
         let (fresh, clean, dirty) = (PageState::Fresh, PageState::Clean, PageState::Dirty);
         assert_eq!(arena.page_states(), [clean, dirty, dirty, fresh, fresh, fresh]);
         let seen = || arena::inspect_from(ground.records.path(), "x").unwrap();
-        let unknown = PageState::ClaimedOrDirty;
-        assert_eq!(seen().page_states(), [clean, unknown, unknown, clean, clean, clean]);
+        assert_eq!(seen().page_states(), [clean, dirty, dirty, clean, clean, clean]);
+        let held = [arena.claim(1), arena.claim(1)];
+        assert_eq!(seen().page_states(), [clean, PageState::Claimed, PageState::Claimed, clean, clean, clean]);
+        drop(held);
         let text = arena.named().unwrap().to_string();
         assert!(text.contains("created") && text.contains("hugearena.x"), "{text}");
         drop(arena);
