@@ -109,8 +109,8 @@ fn a_restart_knows_what_is_zero_and_keeps_the_rest() {
         assert_eq!(arena.page_states(), [clean, dirty, dirty, fresh, fresh, fresh]);
         let seen = || arena::inspect_from(ground.records.path(), "x").unwrap();
         assert_eq!(seen().page_states(), [clean, dirty, dirty, clean, clean, clean]);
-        let held = arena.claim(1);
-        assert_eq!(seen().page_states(), [clean, PageState::Claimed, dirty, clean, clean, clean]);
+        let held = [arena.claim(1), arena.claim(1)];
+        assert_eq!(seen().page_states(), [clean, PageState::Claimed, PageState::Claimed, clean, clean, clean]);
         drop(held);
         let text = arena.named().unwrap().to_string();
         assert!(text.contains("created") && text.contains("hugearena.x"), "{text}");

@@ -261,7 +261,8 @@ impl ArenaBuilder {
         self
     }
 
-    /// Whether a named arena shares page tables with other processes; see [`Attach::share_tables`](super::Attach).
+    /// Whether an arena of 1 GiB or more on pages of 2 MiB shares page tables with its peers, which attach to it by name
+    /// or by descriptor; see [`Attach::share_tables`](super::Attach).
     /// Default: it does.
     pub fn share_tables(mut self, share: bool) -> ArenaBuilder {
         self.share_tables = share;
@@ -387,6 +388,7 @@ impl ArenaBuilder {
             eager: self.populate == Populate::Eager,
             transparent: !size.is_huge() && self.page_size.is_huge(),
             dump: self.dump,
+            share_tables: self.share_tables,
             placement: self.placement,
             workers: self.populate_threads,
             watch: watch.as_ref().map(|watch| watch as _),

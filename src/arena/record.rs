@@ -154,12 +154,13 @@ impl Record {
         this_boot && (self.file, self.page_size, self.pages) == (file, page_size, pages)
     }
 
-    /// The state of every page, as far as a record tells.
-    pub(super) fn states(&self) -> Vec<PageState> {
+    /// The state of every page, as far as a record tells: not fresh from clean ones. What an owner had claimed when it was
+    /// killed is claimed no more.
+    pub(super) fn states(&self, owned: bool) -> Vec<PageState> {
         let is_set = |bits: &[u64], page: usize| bits[page / 64] >> (page % 64) & 1 != 0;
         let state = |page| match () {
             () if is_set(&self.absent, page) => PageState::Absent,
-            () if is_set(&self.claimed, page) => PageState::Claimed,
+            () if owned && is_set(&self.claimed, page) => PageState::Claimed,
             () if is_set(&self.zero, page) => PageState::Clean,
             () => PageState::Dirty,
         };

@@ -289,8 +289,9 @@ fn map(backing: &Backing, options: AttachOptions<'_>, congruent: bool) -> std::r
     map_aligned(file, part, congruent.then_some(TABLE_BYTES))
 }
 
-/// Maps a part of a file, at a multiple of `align` if that is more than its page. A place is found by reserving one and giving it back: mapping over
-/// the reservation would leave a hole if it failed, into which another thread may map something.
+/// Maps a part of a file, at a multiple of `align` if that is more than its page. A place is found by reserving one and
+/// giving it back: mapping over the reservation would leave a hole if it failed, into which another thread may map
+/// something.
 pub(super) fn map_aligned(
     file: BorrowedFd<'_>,
     part: Part,

@@ -28,6 +28,7 @@ use crate::supply;
 use crate::supply::diagnosis::{Refusals, diagnose_since};
 use crate::sys::memory::Anonymous;
 use crate::sys::process::forks;
+use crate::sys::shared::Part;
 use crate::sys::{self, memory};
 use populate::{Crew, Watch};
 use reservation::{Reservation, prove_populated};
@@ -44,6 +45,8 @@ pub(crate) struct Options<'a> {
     pub(crate) transparent: bool,
     /// Leave shared memory in core dumps.
     pub(crate) dump: bool,
+    /// Map where peers can share page tables.
+    pub(crate) share_tables: bool,
     /// Which nodes the pages come from.
     pub(crate) placement: Placement,
     /// Threads that populate; `None`: as many as pay.
@@ -122,7 +125,10 @@ impl Mapping {
         let first = Options { eager: options.eager && is_plain, ..options };
         // The kernel aligns pages to themselves.
         let stands_in = options.align > size;
-        let mapped = if stands_in { map_placed(&backing, first) } else { map_anywhere(&backing, first) };
+        let mapped = match stands_in {
+            true => map_placed(&backing, first),
+            false => map_to_share(&backing, first).map_or_else(|| map_anywhere(&backing, first), Ok),
+        };
         let memory = match mapped {
             Ok(memory) => memory,
             Err(errno) => return Err(failed(Operation::Map, errno)),
@@ -236,6 +242,16 @@ impl Drop for Mapping {
             }
         }
     }
+}
+
+/// At a multiple of what one page table maps, so that the peers of a large file share its tables: a favour, which is
+/// not done where there are no addresses for it.
+fn map_to_share(backing: &Backing, options: Options<'_>) -> Option<Memory> {
+    let (file, len) = (backing.fd()?, backing.len_bytes());
+    let part = Part { offset: 0, len, writable: true, reserve: true };
+    let is_large = options.share_tables && backing.page_size() == PageSize::HUGE_2M && len >= attach::TABLE_BYTES;
+    let mapped = is_large.then(|| attach::map_aligned(file, part, Some(attach::TABLE_BYTES)))?;
+    mapped.ok().map(Memory::Placed)
 }
 
 fn map_anywhere(backing: &Backing, options: Options<'_>) -> std::result::Result<Memory, Errno> {

@@ -121,6 +121,7 @@ pub fn inspection_json(one: &Inspection) -> Json {
         ("record_path", one.record_path.display().to_string().into()),
         ("record", one.record.to_string().into()),
         ("is_record_believed", (one.record == RecordState::Fits).into()),
+        ("is_resizable", one.is_resizable.into()),
         ("in_core_dumps", one.in_core_dumps.into()),
     ])
 }

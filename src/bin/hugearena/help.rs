@@ -176,7 +176,8 @@ file and its record, and how all who map it have to map it.
 Works while an owner lives and takes no lock, so that no owner is ever in its way. It takes no page either, and \
 changes nothing. With --record-dir root may look at arenas of other users.
 
-From outside, pages that nobody has had yet are not told from those that were cleared: both are clean.";
+What is claimed is what the owner has written down, a moment ago: figures of an arena in use are not exact. Pages that \
+were never handed out and pages that were cleared since look the same, and are called clean.";
 
 pub const INSPECT_AFTER: &str = "\
 EXIT STATUS
@@ -194,15 +195,15 @@ FILES
 SEE ALSO
   hugearena map --help, hugearena holders --help (who has it mapped), fcntl(2) (F_OFD_GETLK)";
 
-pub const MAP: &str = "Draw which pages of a named arena are claimed, clean, dirty";
+pub const MAP: &str = "Draw the pages of a named arena: clean, dirty, claimed";
 
 pub const MAP_LONG: &str = "\
-Draw which pages of a named arena are claimed, clean, dirty: a cell for each page, 64 in a row, each row after the number of its first \
+Draw the pages of a named arena, clean, dirty or claimed: a cell for each page, 64 in a row, each row after the number of its first \
 page. Arenas of more than 2048 pages have several pages a cell, unless --all is given.
 
   .  clean: zero, never handed out or cleared since
-  @  claimed: in the owner's hands
   #  dirty: free, contents unknown
+  @  claimed by its owner
   +  some of each
   (blank)  absent: room that the arena may grow into
 

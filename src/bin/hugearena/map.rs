@@ -49,6 +49,7 @@ fn letter(state: PageState) -> char {
         PageState::Claimed => '@',
         PageState::Reserved => '_',
         PageState::Absent => ' ',
+        // Dirty, and what this command does not know.
         _ => '#',
     }
 }
