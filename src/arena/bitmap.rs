@@ -178,6 +178,11 @@ impl Bitmap {
         }
     }
 
+    /// Claims the pages `first..first + count`, if all of them are free. Does not wait for who holds some for a moment.
+    pub(crate) fn claim_at(&self, first: usize, count: usize) -> bool {
+        first.checked_add(count).is_some_and(|end| end <= self.pages) && self.try_claim_run(first, count).is_ok()
+    }
+
     /// What is in a page that the caller has claimed. From now on it counts as dirty.
     pub(crate) fn take_contents(&self, page: usize) -> Contents {
         let (word, bit) = (page / WORD, 1 << (page % WORD));
@@ -432,6 +437,19 @@ mod tests {
         bitmap.release(60, 20);
         assert_eq!(bitmap.claim(11, Prefer::Dirty), Some(60));
         assert_eq!(bitmap.claim(10, Prefer::Dirty), Some(3));
+    }
+
+    #[test]
+    fn a_place_is_claimed_whole_or_not_at_all() {
+        let bitmap = Bitmap::new(130);
+        assert!(bitmap.claim_at(60, 70));
+        assert!(!bitmap.claim_at(59, 2));
+        assert!(!bitmap.claim_at(130, 1) && !bitmap.claim_at(usize::MAX, 2));
+        assert!(bitmap.claim_at(0, 60));
+        assert_eq!(bitmap.counts().claimed, 130);
+        bitmap.release(129, 1);
+        assert!(!bitmap.claim_at(129, 2));
+        assert!(bitmap.claim_at(129, 1));
     }
 
     #[test]
