@@ -4,6 +4,8 @@
 //! - [`Arena`] hands out whole pages in [`Chunk`]s: populated up front, contiguous, shareable by descriptor,
 //!   re-zeroed on reuse so that the bytes the caller touches first are in cache when it gets them.
 //! - [`memops`] is that clearing and copying on its own: order x kernel x pace.
+//! - [`guide`] puts arenas into AF_XDP sockets, io_uring, `Bytes` and collections; [`iova`] says what devices call
+//!   them.
 //! - [`supply`] says what huge pages this machine and this process may have; every [`Error`] names the limit
 //!   that bound, the file it was read from, and a remedy.
 //! - [`doctor`] puts that together: may this process have so many pages, what to run if not, and who has them. The
@@ -53,6 +55,7 @@ pub mod arena;
 pub mod backing;
 pub mod doctor;
 pub mod error;
+pub mod guide;
 mod heap;
 pub mod iova;
 mod mapping;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Modules from the ground up. A module may use those of lower layers, and itself.
-const LAYERS: [&[&str]; 7] = [
+const LAYERS: [&[&str]; 8] = [
     &["page_size", "error"],
     &["sys"],
     &["backing", "supply", "numa"],
@@ -14,6 +14,7 @@ const LAYERS: [&[&str]; 7] = [
     &["arena", "share"],
     &["heap", "pool"],
     &["doctor", "stats"],
+    &["guide"],
 ];
 
 /// Imports that do not point down, each with its reason.
