@@ -68,6 +68,8 @@ pub enum Operation {
     Remove,
     /// Passing an arena to another process.
     Share,
+    /// Having pages of an arena for something larger than a chunk of the caller's own: a pool.
+    Claim,
 }
 
 impl fmt::Display for Operation {
@@ -86,6 +88,7 @@ impl fmt::Display for Operation {
             Operation::Attach => "attach",
             Operation::Remove => "remove",
             Operation::Share => "share",
+            Operation::Claim => "claim pages for",
         })
     }
 }
