@@ -62,6 +62,8 @@ mod mapping;
 pub mod memops;
 pub mod numa;
 mod page_size;
+pub mod pool;
+pub mod ring;
 pub mod supply;
 mod sys;
 
@@ -71,3 +73,4 @@ pub use heap::{HeapStats, HugeAlloc};
 pub use memops::FirstTouch;
 pub use numa::Placement;
 pub use page_size::{PageSize, ParsePageSizeError};
+pub use pool::{Pool, PoolBox, PoolCache};
