@@ -5,6 +5,7 @@
 mod support;
 
 use hugearena::backing::BackingKind;
+use hugearena::pool::Pool;
 use hugearena::{Arena, PageSize};
 
 use support::for_each_page_size;
@@ -52,5 +53,33 @@ fn shared_memory_is_refused_and_comes_back() {
         assert_eq!((bytes.len(), arena.stats().claimed), (size.bytes(), 1));
         drop(bytes);
         assert_eq!(arena.stats().claimed, 0);
+    });
+}
+
+#[test]
+fn objects_of_a_pool_go_home_with_the_last_clone() {
+    for_each_page_size(2, |size, pages| {
+        let arena = open(size, pages, BackingKind::Anonymous);
+        let pool = Pool::builder().object_size(100).headroom(28).count(8).build(&arena).unwrap();
+        let mut object = pool.get().unwrap();
+        object.as_mut_slice().unwrap().fill(9);
+        let at = object.as_ptr().as_ptr().cast_const();
+        let bytes = object.into_bytes().unwrap();
+        assert_eq!((bytes.as_ptr(), bytes.len()), (at, 100), "not copied, and without the headroom");
+        let last = bytes.slice(90..);
+        drop((bytes, arena));
+        assert_eq!(pool.stats().in_use, 1);
+        std::thread::spawn(move || assert_eq!(last, [9; 10][..])).join().unwrap();
+        assert_eq!(pool.stats().in_use, 0);
+        // It outlives the pool, as any object does.
+        let bytes = pool.get().unwrap().into_bytes().unwrap();
+        drop(pool);
+        assert_eq!(bytes.len(), 100);
+        drop(bytes);
+
+        let shared = open(size, pages, BackingKind::Memfd);
+        let pool = Pool::builder().object_size(100).count(8).build(&shared).unwrap();
+        assert_eq!(pool.get().unwrap().into_bytes().unwrap_err().len(), 100);
+        assert_eq!(pool.stats().in_use, 0);
     });
 }

@@ -6,9 +6,9 @@
 //!
 //! | interface | page | what it gets | who holds what until when |
 //! |---|---|---|---|
-//! | AF_XDP | [`af_xdp`] | a [`Chunk`] as UMEM | the chunk, until the socket is closed and all that was sent is completed |
+//! | AF_XDP | [`af_xdp`] | a pool as UMEM | its frames, until the socket is closed and all that was sent is completed |
 //! | io_uring | [`io_uring`] | [`Chunk::regions`] as registered buffers | the chunk, until nothing is in flight |
-//! | `bytes::Bytes` | [`bytes`] | [`Chunk::into_bytes`](bytes) | nothing: the last clone gives it back |
+//! | `bytes::Bytes` | [`bytes`] | [`Chunk::into_bytes`, `PoolBox::into_bytes`](bytes) | nothing: the last clone gives it back |
 //! | collections | [`collections`] | [`ArenaAlloc`](collections) | nothing: collections hold the allocator |
 //! | other processes | [`Arena::share`](crate::Arena::share), [`Arena::attach`](crate::Arena::attach) | a descriptor; offset and length | the chunk, until the peer has said that it is done, or is gone |
 //! | devices by VFIO, uio | [`iova`](crate::iova) | [`Chunk::iova`]: few ranges | the chunk, until the device is stopped and the mapping undone |
@@ -21,7 +21,6 @@
 //! DPDK and SPDK take chunks too, as external memory (`rte_extmem_register`, `spdk_mem_register`): whole pages, page size
 //! and addresses as [`Chunk::iova`] gives them. There is no test of that here.
 //!
-//! [`Chunk`]: crate::Chunk
 //! [`Chunk::regions`]: crate::Chunk::regions
 //! [`Chunk::iova`]: crate::Chunk::iova
 

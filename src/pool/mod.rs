@@ -66,6 +66,8 @@
 #![allow(unsafe_code)]
 
 mod builder;
+#[cfg(feature = "bytes")]
+mod bytes;
 mod cache;
 mod geometry;
 mod object;
