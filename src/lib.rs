@@ -29,7 +29,8 @@
 //! back to the system quickly (the heap keeps what it has until [`HugeAlloc::trim`]), in containers of a few
 //! MiB (the grain is 2 MiB), or to catch programming errors: it notices some double frees and aborts, but it is
 //! not a hardened allocator. A child of fork(2) that writes to huge pages needs pages of its own from the pool;
-//! where the pool is exhausted the kernel kills that child (not the parent).
+//! where the pool is exhausted the kernel kills that child (not the parent); [`HugeAlloc::spare_pages`] keeps some for
+//! it, and [`HugeAlloc::fork_unsafe`] says what becomes of pages of 1 GiB.
 //!
 //! # Words
 //!
@@ -69,7 +70,7 @@ mod sys;
 
 pub use arena::{Arena, ArenaBuilder, Chunk, Populate, PopulateProgress, Worker, ZeroingChunk};
 pub use error::{Error, Result};
-pub use heap::{HeapStats, HugeAlloc};
+pub use heap::{HeapStats, HeldPages, HugeAlloc};
 pub use memops::FirstTouch;
 pub use numa::Placement;
 pub use page_size::{PageSize, ParsePageSizeError};

@@ -9,12 +9,16 @@ mod support;
 mod access;
 #[path = "faults/cgroup.rs"]
 mod cgroup;
+#[path = "faults/fork.rs"]
+mod fork;
 #[path = "faults/heap.rs"]
 mod heap;
 #[path = "faults/heap_edges.rs"]
 mod heap_edges;
 #[path = "faults/limits.rs"]
 mod limits;
+#[path = "faults/orders.rs"]
+mod orders;
 #[path = "faults/pool.rs"]
 mod pool;
 

@@ -5,6 +5,8 @@
 
 mod support;
 
+#[path = "numa/named.rs"]
+mod named;
 #[path = "numa/two_nodes.rs"]
 mod two_nodes;
 

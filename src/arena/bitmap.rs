@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use crossbeam::utils::{Backoff, CachePadded};
 
+use super::state::PageState;
 use crate::mapping::words::Words;
 
 const WORD: usize = u64::BITS as usize;
@@ -276,6 +277,18 @@ impl Bitmap {
             counts.claimed += (!free & whole_word(self.pages, word)).count_ones() as usize;
         }
         counts
+    }
+
+    /// The state of every page.
+    pub(crate) fn states(&self) -> Vec<PageState> {
+        let is_set = |bits: &[AtomicU64], page: usize| bits[page / WORD].load(Relaxed) >> (page % WORD) & 1 != 0;
+        let state = |page| match () {
+            () if !is_set(&self.free, page) => PageState::Claimed,
+            () if is_set(&self.fresh, page) => PageState::Fresh,
+            () if is_set(&self.zero, page) => PageState::Clean,
+            () => PageState::Dirty,
+        };
+        (0..self.pages).map(state).collect()
     }
 
     fn claim_one(&self, prefer: Prefer) -> Option<usize> {

@@ -182,8 +182,9 @@ impl ArenaBuilder {
     ///
     /// 1 to 64 letters, digits, `-`, `_`, `.`. [`backing`](Self::backing) with a directory says where: a mount, or
     /// anything below it; without, whichever mount has pages of the size. Always [`strict`](Self::strict) and
-    /// populated at once; neither a [`placement`](Self::placement) nor [`on_progress`](Self::on_progress) can be asked for
-    /// yet. The [`capacity`](Self::capacity) of an arena that exists may be left out.
+    /// populated at once. The [`capacity`](Self::capacity) of an arena that exists may be left out, and its pages stay on
+    /// the nodes that they are on: a [`placement`](Self::placement) is for those that it lacks, and
+    /// [`Placement::Strict`] an error, which changes nothing, if some are elsewhere.
     ///
     /// A child of fork(2) that does not execute another program keeps the arena owned as long as it lives.
     ///
@@ -276,9 +277,6 @@ impl ArenaBuilder {
         if self.populate == Populate::Lazy {
             return refuse("it cannot be populated lazily: peers rely on its pages");
         }
-        if self.placement != Placement::Any || self.progress.is_some() {
-            return refuse("it is placed anywhere, and tells no progress: neither can be asked for yet");
-        }
         let request = named::Request {
             name: self.name.as_deref().unwrap_or_default(),
             record_dir: self.record_dir.as_deref(),
@@ -288,6 +286,8 @@ impl ArenaBuilder {
             dump: self.dump,
             share_tables: self.share_tables,
             workers: self.populate_threads,
+            placement: self.placement,
+            progress: self.progress.as_ref(),
         };
         let named::Parts { mapping, pages, named } = named::open(&request)?;
         let obtained = Obtained {

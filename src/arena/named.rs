@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::bitmap::Bitmap;
+use super::progress::Callback;
 use super::record::{self, Identity, Record};
 use super::records::Place;
 use crate::backing::lock::{self, Taken};
@@ -18,6 +19,7 @@ use crate::backing::{Backing, BackingKind, named};
 use crate::error::{Operation, Result};
 use crate::mapping::Mapping;
 use crate::mapping::attach::{AttachOptions, Attachment};
+use crate::numa::Placement;
 use crate::page_size::PageSize;
 use crate::sys::process::forks;
 
@@ -34,6 +36,9 @@ pub(super) struct Request<'a> {
     pub(super) share_tables: bool,
     /// Threads that populate what is not there; `None`: as many as pay.
     pub(super) workers: Option<usize>,
+    /// Of pages that are not there.
+    pub(super) placement: Placement,
+    pub(super) progress: Option<&'a Callback>,
 }
 
 /// What a named arena adds to others. Dropped last: with it goes the right to own the arena.
@@ -54,10 +59,7 @@ impl Drop for Named {
     /// must not: the locks are its parent's as well.
     fn drop(&mut self) {
         if forks() == self.forks {
-            for lock in &self.locks {
-                // A failure leaves what closing does.
-                let _ = lock.unlock();
-            }
+            self.locks.iter().for_each(lock::give_up);
         }
     }
 }
@@ -139,14 +141,22 @@ pub(super) fn open(request: &Request<'_>) -> Result<Parts> {
     let directory = request.directory(&place)?;
     place.make_directory()?;
     let name_lock = place.lock()?;
-    let opened = open_locked(request, &place, directory);
-    if opened.is_err() && !place.record_path().exists() {
-        // Nothing but the lock is there.
-        let _ = place.delete();
-    }
-    let (path, data_lock, (mapping, pages, restart, attachment)) = opened?;
+    let unlocked = LeaveNoLock(&place);
+    let (path, data_lock, (mapping, pages, restart, attachment)) = open_locked(request, &place, directory)?;
+    drop(unlocked);
     let named = Named { place, path, restart, attachment, locks: [data_lock, name_lock], forks: forks() };
     Ok(Parts { mapping, pages, named })
+}
+
+/// Dropped before the lock of the name: takes its file away when nothing else is there, however opening ended.
+struct LeaveNoLock<'a>(&'a Place);
+
+impl Drop for LeaveNoLock<'_> {
+    fn drop(&mut self) {
+        if !self.0.record_path().exists() {
+            let _ = self.0.delete();
+        }
+    }
 }
 
 type Restarted = (Mapping, Bitmap, Restart, Attachment);
@@ -156,13 +166,28 @@ fn open_locked(request: &Request<'_>, place: &Place, directory: Option<&Path>) -
     let paths = request.find(place, old.as_ref(), directory)?;
     let (path, data_lock) = request.take_file(place, paths)?;
     let is_new = length(&data_lock, &path, request)? == 0;
-    let restarted = request.restart(place, &path, &data_lock, old, is_new);
-    if restarted.is_err() && is_new {
-        // What was made here goes again.
-        let _ = fs::remove_file(&path);
-        let _ = fs::remove_file(place.record_path());
+    let made = is_new.then(|| Made { place, path: &path, file: &data_lock });
+    let restarted = request.restart(place, &path, &data_lock, old, is_new)?;
+    // Kept from here on.
+    std::mem::forget(made);
+    Ok((path, data_lock, restarted))
+}
+
+/// A new arena's file, and a record of it: gone again when dropped, also by a callback that panics.
+struct Made<'a> {
+    place: &'a Place,
+    path: &'a Path,
+    file: &'a File,
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        // Not what somebody has put in its place.
+        if lock::is_at(self.path, self.file) {
+            let _ = fs::remove_file(self.path);
+        }
+        let _ = fs::remove_file(self.place.record_path());
     }
-    Ok((path, data_lock, restarted?))
 }
 
 impl Request<'_> {
@@ -247,8 +272,16 @@ impl Request<'_> {
         }
         let (record, restart) = self.record(path, identify()?, pages, known, is_new);
         let words = place.write(&record)?;
-        let options =
-            AttachOptions { writable: true, dump: self.dump, share_tables: self.share_tables, workers: self.workers };
+        let (size, total) = (self.page_size, backing.len_bytes());
+        let watch = self.progress.map(|callback| move |done| callback.call(size, done, total));
+        let options = AttachOptions {
+            writable: true,
+            dump: self.dump,
+            share_tables: self.share_tables,
+            workers: self.workers,
+            placement: self.placement,
+            watch: watch.as_ref().map(|watch| watch as _),
+        };
         let (mapping, attachment) = Mapping::attach(backing, options)?;
         Ok((mapping, Bitmap::recorded(pages, words, is_new), restart, attachment))
     }

@@ -24,6 +24,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use super::state::PageState;
 use crate::page_size::PageSize;
 
 /// The version that this build writes, and the newest that it reads.
@@ -68,8 +69,12 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// The file's contents, or `None` when the path is too long for the header.
+    /// The file's contents, or `None` when the path is too long for the header, or there are more pages than
+    /// [`LEN_MAX`] has bits for.
     pub(super) fn encode(&self) -> Option<Vec<u8>> {
+        if (self.zero.len() * 8 + HEADER) as u64 > LEN_MAX {
+            return None;
+        }
         let path = self.path.as_os_str().as_bytes();
         let mut bytes = vec![0; HEADER];
         bytes.get_mut(PATH..PATH + path.len())?.copy_from_slice(path);
@@ -131,6 +136,12 @@ impl Record {
     pub(super) fn describes(&self, file: Identity, page_size: PageSize, pages: usize) -> bool {
         let this_boot = boot_id().is_some_and(|now| now == self.boot_id);
         this_boot && (self.file, self.page_size, self.pages) == (file, page_size, pages)
+    }
+
+    /// The state of every page, as far as a record tells.
+    pub(super) fn states(&self) -> Vec<PageState> {
+        let is_zero = |page: usize| self.zero[page / 64] >> (page % 64) & 1 != 0;
+        (0..self.pages).map(|page| if is_zero(page) { PageState::Clean } else { PageState::Dirty }).collect()
     }
 
     pub(super) fn is_dumped(&self) -> bool {

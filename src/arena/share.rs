@@ -12,7 +12,7 @@ use crate::backing::{Backing, lock};
 use crate::error::{Error, Operation, Result};
 use crate::mapping::attach::AttachOptions;
 use crate::page_size::PageSize;
-use crate::sys::{fd, file};
+use crate::sys::{EMSGSIZE, fd, file};
 
 /// A message: `HUGESHAR`, version, mapping flags, page size and length in bytes, all little-endian.
 const LEN: usize = 32;
@@ -23,7 +23,9 @@ impl Arena {
     /// Sends this arena over a connected Unix socket; the peer [receives](View::receive) a view that it can read and
     /// write. What is in it is told by offset and length, in messages of your own.
     ///
-    /// The peer does not share the ownership of a named arena: it can have another owner while the peer lives.
+    /// The peer does not share the ownership of a named arena: it can have another owner while the peer lives. It gets
+    /// a descriptor of its own opening of the file; one that takes flock(2) on it keeps the next owner out until it
+    /// ends, as every process that can open the file may.
     ///
     /// # Errors
     ///
@@ -89,7 +91,7 @@ impl Arena {
 
 impl View {
     /// Receives an arena that a peer [shares](Arena::share) over this socket, and maps it: writable if the descriptor
-    /// is. Waits for it, unless the socket does not block.
+    /// is and no seal forbids it. Waits for it, unless the socket does not block.
     ///
     /// Nothing that the peer says is believed: page size and length are the file's own, as the kernel tells them. A
     /// memfd has to be sealed against shrinking, so that its pages cannot be truncated away under the view. Files on
@@ -123,13 +125,16 @@ impl View {
         if backing.len_bytes() > bytes {
             return Err(failed(&format!(": it has {} bytes, more than {bytes}", backing.len_bytes())));
         }
-        View::new(backing, AttachOptions { writable, dump, share_tables: true, workers: Some(1) })
+        View::new(backing, AttachOptions::of_peer(writable, dump, true))
     }
 }
 
 fn receive(mut socket: &UnixStream) -> Result<([u8; LEN], OwnedFd)> {
     let mut message = [0; LEN];
-    let received = fd::receive_with_fd(socket.as_fd(), &mut message).map_err(|errno| failed("").os(errno))?;
+    let lost = ": descriptors that came with it were lost: too many, or more than RLIMIT_NOFILE allows this process";
+    let problem = |errno| if errno == EMSGSIZE { lost } else { "" };
+    let received = fd::receive_with_fd(socket.as_fd(), &mut message);
+    let received = received.map_err(|errno| failed(problem(errno)).os(errno))?;
     if received.len == 0 {
         return Err(failed(": the peer closed the socket").os(io::Error::from(io::ErrorKind::UnexpectedEof)));
     }

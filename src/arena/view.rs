@@ -85,13 +85,7 @@ impl Attach {
             let problem = format!("its record speaks of another file than {}", record.path.display());
             return Err(place.error(Operation::Attach, problem));
         }
-        let options = AttachOptions {
-            writable: self.writable,
-            dump: record.is_dumped(),
-            share_tables: self.share_tables,
-            workers: Some(1),
-        };
-        View::new(backing, options)
+        View::new(backing, AttachOptions::of_peer(self.writable, record.is_dumped(), self.share_tables))
     }
 }
 
@@ -112,7 +106,7 @@ pub struct View {
 }
 
 impl View {
-    pub(super) fn new(backing: Backing, options: AttachOptions) -> Result<View> {
+    pub(super) fn new(backing: Backing, options: AttachOptions<'_>) -> Result<View> {
         let (mapping, attachment) = Mapping::attach(backing, options)?;
         Ok(View { mapping, writable: options.writable, attachment })
     }

@@ -30,6 +30,16 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
     })
 }
 
+/// The names of this user's arenas whose files are in some mount, in no order.
+pub(crate) fn names() -> Vec<String> {
+    let sizes = crate::supply::page_sizes();
+    let mounts = sizes.into_iter().filter(|size| size.is_huge()).flat_map(|size| mounts::find(&ThisMachine, size));
+    let files = mounts.flat_map(|mount| fs::read_dir(mount.path).into_iter().flatten().flatten());
+    let own = files
+        .filter(|file| file.metadata().is_ok_and(|found| found.is_file() && found.uid() == process::effective_user()));
+    own.filter_map(|file| file.file_name().to_str()?.strip_prefix(PREFIX).map(str::to_owned)).collect()
+}
+
 /// The directories in which a new file of pages of `page_size` may be made, best first.
 ///
 /// # Errors

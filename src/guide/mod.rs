@@ -8,6 +8,7 @@
 //! |---|---|---|---|
 //! | AF_XDP | [`af_xdp`] | a pool as UMEM | its frames, until the socket is closed and all that was sent is completed |
 //! | io_uring | [`io_uring`] | [`Chunk::regions`] as registered buffers | the chunk, until nothing is in flight |
+//! | vhost-user | [`vhost_user`] | [`Chunk::file_region`]: descriptor, offset, length | the chunk, until the back end is stopped or gone |
 //! | `bytes::Bytes` | [`bytes`] | [`Chunk::into_bytes`, `PoolBox::into_bytes`](bytes) | nothing: the last clone gives it back |
 //! | collections | [`collections`] | [`ArenaAlloc`](collections) | nothing: collections hold the allocator |
 //! | other processes | [`Arena::share`](crate::Arena::share), [`Arena::attach`](crate::Arena::attach) | a descriptor; offset and length | the chunk, until the peer has said that it is done, or is gone |
@@ -23,6 +24,7 @@
 //!
 //! [`Chunk::regions`]: crate::Chunk::regions
 //! [`Chunk::iova`]: crate::Chunk::iova
+//! [`Chunk::file_region`]: crate::Chunk::file_region
 
 #[doc = include_str!("af_xdp.md")]
 pub mod af_xdp {}
@@ -37,3 +39,6 @@ pub mod collections {}
 
 #[doc = include_str!("io_uring.md")]
 pub mod io_uring {}
+
+#[doc = include_str!("vhost_user.md")]
+pub mod vhost_user {}

@@ -17,12 +17,16 @@
 #[cfg(feature = "allocator-api2")]
 mod allocator;
 mod central;
+mod commit;
+mod current;
 mod fork;
 mod growth;
 mod large;
 mod lock;
+mod options;
 mod runs;
 mod size_class;
+mod sizeless;
 mod space;
 mod span;
 mod stats;
@@ -32,23 +36,25 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use crate::memops::FirstTouch;
 use crate::sys::process::ThreadKey;
 use central::Central;
 use growth::Growth;
 use lock::Lock;
+use options::Options;
 use runs::Runs;
 use size_class::{CLASS, CLASSES};
 use space::{CHUNK_BYTES, CHUNK_UNITS, Space};
-pub use stats::HeapStats;
+pub use stats::{HeapStats, HeldPages};
 
 /// A global allocator on huge pages.
 ///
 /// Works without set-up and without privileges: 2 MiB pages where the pool has them, else transparent huge
-/// pages, else base pages; [`stats`](Self::stats) says what was obtained and what would improve it. Memory is
+/// pages, else base pages ([`page_sizes`](Self::page_sizes) is for other orders); [`stats`](Self::stats) says what was
+/// obtained and what would improve it. Memory is
 /// private to the process (copied on write after fork), populated when the heap grows, and kept until
 /// [`trim`](Self::trim) or exit.
 ///
@@ -81,8 +87,7 @@ pub use stats::HeapStats;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct HugeAlloc {
-    limit_bytes: u64,
-    strict: bool,
+    options: Options,
 }
 
 impl Default for HugeAlloc {
@@ -92,27 +97,6 @@ impl Default for HugeAlloc {
 }
 
 impl HugeAlloc {
-    /// The defaults: no limit, fallback allowed.
-    #[must_use]
-    pub const fn new() -> HugeAlloc {
-        HugeAlloc { limit_bytes: u64::MAX, strict: false }
-    }
-
-    /// Never holds more than `bytes` of memory, rounded down to 2 MiB: an allocation that needs more gets null. The
-    /// heap's tables, a hundredth of that in ordinary memory, are not counted.
-    #[must_use]
-    pub const fn limit(mut self, bytes: u64) -> HugeAlloc {
-        self.limit_bytes = bytes;
-        self
-    }
-
-    /// Huge pages from the pool or nothing: null instead of transparent huge pages or base pages.
-    #[must_use]
-    pub const fn strict(mut self) -> HugeAlloc {
-        self.strict = true;
-        self
-    }
-
     /// Like `alloc_zeroed`, with the caller's hint where it will touch the block first: those bytes are cleared
     /// last and are in cache when the call returns. `alloc_zeroed` itself assumes the start of the block.
     ///
@@ -252,8 +236,6 @@ struct Heap {
     space: OnceLock<Option<Space>>,
     /// Const after start: the pthread key whose destructor empties a thread's cache, plus one; 0 for none.
     exit_key: AtomicU32,
-    limit_bytes: AtomicU64,
-    strict: AtomicBool,
     growth: Lock<Growth>,
     centrals: [Lock<Central>; CLASSES],
     runs: Lock<Runs>,
@@ -264,8 +246,6 @@ impl Heap {
         Heap {
             space: OnceLock::new(),
             exit_key: AtomicU32::new(0),
-            limit_bytes: AtomicU64::new(u64::MAX),
-            strict: AtomicBool::new(false),
             growth: Lock::new(Growth::new()),
             centrals: [const { Lock::new(Central::new()) }; CLASSES],
             runs: Lock::new(Runs::new()),
@@ -277,9 +257,10 @@ impl Heap {
         if let Some(space) = self.space.get() {
             return space.is_some();
         }
+        let mut is_first = false;
         let space = self.space.get_or_init(|| {
-            self.limit_bytes.store(config.limit_bytes, Relaxed);
-            self.strict.store(config.strict, Relaxed);
+            is_first = true;
+            self.growth.lock().set_options(config.options);
             // Before the first block: a lock that another thread holds at fork would stay held in the child.
             fork::register();
             // SAFETY: the only values stored under the key are caches, which is what the destructor takes.
@@ -288,6 +269,9 @@ impl Heap {
             }
             Space::new().ok()
         });
+        if is_first && let Some(space) = space {
+            self.grow_initially(space);
+        }
         space.is_some()
     }
 
@@ -295,14 +279,6 @@ impl Heap {
     #[inline]
     fn space(&self) -> Option<&Space> {
         self.space.get()?.as_ref()
-    }
-
-    fn limit_bytes(&self) -> u64 {
-        self.limit_bytes.load(Relaxed)
-    }
-
-    fn is_strict(&self) -> bool {
-        self.strict.load(Relaxed)
     }
 
     /// Has [`thread::at_thread_exit`] called with `cache` at the end of this thread.

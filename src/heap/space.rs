@@ -25,7 +25,7 @@ use crate::sys::process::{self, Resource};
 
 /// Bytes in a unit, the grain of runs and spans.
 pub(crate) const UNIT_BYTES: usize = 8 << 10;
-/// Bytes in a chunk, the grain of growth: one 2 MiB page.
+/// Bytes in a chunk, the grain of growth: one 2 MiB page, or a part of a larger one.
 pub(crate) const CHUNK_BYTES: usize = 2 << 20;
 /// Units in a chunk.
 pub(crate) const CHUNK_UNITS: u32 = (CHUNK_BYTES / UNIT_BYTES) as u32;
@@ -42,40 +42,67 @@ const CHUNK_ENTRIES: usize = CHUNK_UNITS as usize * size_of::<Unit>();
 const DIRTY_WORDS: usize = CHUNK_UNITS as usize / 64;
 const LARGEST_RANGE: u64 = 16 << 40;
 const SMALLEST_RANGE: u64 = 64 << 20;
+/// log2 of the page sizes that the heap takes: a chunk is a whole page, or a part of one.
+pub(crate) const SMALLEST_PAGE_LOG2: u32 = CHUNK_BYTES.trailing_zeros();
+pub(crate) const LARGEST_PAGE_LOG2: u32 = 30;
 /// The range starts at a multiple of the largest page a chunk may be part of.
-const RANGE_ALIGN: usize = 1 << 30;
+const RANGE_ALIGN: usize = 1 << LARGEST_PAGE_LOG2;
 
 /// What backs a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Backing {
     /// Nothing: addresses only.
-    Vacant = 0,
+    Vacant,
     /// Nothing, and kept for the large block before it to grow into.
-    Room = 1,
-    /// A 2 MiB hugetlb page.
-    Huge = 2,
+    Room,
     /// Ordinary memory for which transparent huge pages were asked.
-    Transparent = 3,
+    Transparent,
     /// Ordinary memory in base pages.
-    Base = 4,
+    Base,
+    /// A part of, or all of, a hugetlb page of this size.
+    Hugetlb(PageSize),
 }
 
 impl Backing {
-    /// Whether there is memory.
-    pub(crate) fn is_committed(self) -> bool {
-        self as u8 >= Backing::Huge as u8
+    /// Numbers that [`to_raw`](Self::to_raw) stays below.
+    pub(crate) const RAW_END: usize = LARGEST_PAGE_LOG2 as usize + 1;
+
+    /// Memory from here on.
+    const COMMITTED: u8 = 2;
+
+    /// A number below [`RAW_END`](Self::RAW_END): for pages from the pool, log2 of their size.
+    pub(crate) fn to_raw(self) -> u8 {
+        match self {
+            Backing::Vacant => 0,
+            Backing::Room => 1,
+            Backing::Transparent => Backing::COMMITTED,
+            Backing::Base => 3,
+            Backing::Hugetlb(size) => size.log2() as u8,
+        }
     }
 
     fn from_raw(raw: u8) -> Backing {
         match raw {
+            0 => Backing::Vacant,
             1 => Backing::Room,
-            2 => Backing::Huge,
-            3 => Backing::Transparent,
-            4 => Backing::Base,
-            _ => Backing::Vacant,
+            Backing::COMMITTED => Backing::Transparent,
+            3 => Backing::Base,
+            log2 => PageSize::from_bytes(1 << log2).map_or(Backing::Vacant, Backing::Hugetlb),
         }
     }
+
+    /// Chunks that come and go together.
+    pub(crate) fn page_chunks(self) -> u32 {
+        match self {
+            Backing::Hugetlb(size) => chunks_in(size),
+            _ => 1,
+        }
+    }
+}
+
+/// Chunks in a page of `size`, which is one that the heap takes.
+pub(crate) fn chunks_in(size: PageSize) -> u32 {
+    (size.bytes() / CHUNK_BYTES) as u32
 }
 
 /// A chunk. Shared.
@@ -129,6 +156,7 @@ pub(crate) struct Unit {
 const _: () = assert!(size_of::<Unit>() == 64);
 
 impl Unit {
+    #[inline]
     pub(crate) fn kind(&self) -> Kind {
         match self.kind.load(Relaxed) {
             1 => Kind::Free,
@@ -142,6 +170,7 @@ impl Unit {
         self.kind.store(kind as u8, Relaxed);
     }
 
+    #[inline]
     pub(crate) fn class(&self) -> usize {
         usize::from(self.class.load(Relaxed))
     }
@@ -233,6 +262,7 @@ impl Space {
     }
 
     /// Bytes from the start of the range to `block`, or `None` for a pointer that is not ours.
+    #[inline]
     pub(crate) fn offset_of(&self, block: *mut u8) -> Option<usize> {
         let offset = block.addr().wrapping_sub(self.range.base().as_ptr().addr());
         (offset < self.range.len()).then_some(offset)
@@ -247,6 +277,7 @@ impl Space {
     }
 
     /// A unit of a committed chunk.
+    #[inline]
     pub(crate) fn unit(&self, index: u32) -> &Unit {
         self.check(index / CHUNK_UNITS);
         // SAFETY: the table has an entry for every unit of the range. Entries of committed chunks are mapped,
@@ -299,10 +330,16 @@ impl Space {
         Backing::from_raw(self.chunk(chunk).backing.load(Acquire))
     }
 
+    /// Whether there is memory behind a chunk.
+    pub(crate) fn is_committed(&self, chunk: u32) -> bool {
+        // Acquire as in `backing`.
+        chunk < self.chunk_count && self.chunk(chunk).backing.load(Acquire) >= Backing::COMMITTED
+    }
+
     /// Records what backs `count` chunks from `first` on.
     pub(crate) fn set_backing(&self, first: u32, count: u32, backing: Backing) {
         for chunk in first..first + count {
-            self.chunk(chunk).backing.store(backing as u8, Release);
+            self.chunk(chunk).backing.store(backing.to_raw(), Release);
         }
     }
 
@@ -314,7 +351,8 @@ impl Space {
     ///
     /// # Safety
     ///
-    /// The caller holds the growth lock, and the chunks are vacant or room.
+    /// The caller holds the growth lock, and the chunks are vacant or room; pages from the pool are whole, and lie at
+    /// a multiple of their size.
     pub(crate) unsafe fn commit(&self, first: u32, count: u32, backing: Backing) -> Result<(), Errno> {
         self.check(first + count - 1);
         let (offset, len) = (first as usize * CHUNK_BYTES, count as usize * CHUNK_BYTES);
@@ -322,7 +360,7 @@ impl Space {
         // SAFETY: whole chunks inside the range that nobody uses; the growth lock keeps other growers out.
         unsafe {
             match backing {
-                Backing::Huge => self.range.commit_huge(offset, count as usize, PageSize::HUGE_2M)?,
+                Backing::Hugetlb(size) => self.range.commit_huge(offset, len / size.bytes(), size)?,
                 Backing::Transparent => self.range.commit_transparent(offset, len, eager)?,
                 _ => self.range.commit_ordinary(offset, len)?,
             }
@@ -343,8 +381,8 @@ impl Space {
     ///
     /// # Safety
     ///
-    /// The caller holds the growth lock; the chunks are committed, nothing in them is in use and no free run
-    /// reaches into them.
+    /// The caller holds the growth lock; the chunks are committed and whole pages, nothing in them is in use and no
+    /// free run reaches into them.
     pub(crate) unsafe fn decommit(&self, first: u32, count: u32) -> Result<(), Errno> {
         self.check(first + count - 1);
         let page = PageSize::base().bytes();
@@ -357,6 +395,11 @@ impl Space {
             }
         }
         Ok(())
+    }
+
+    /// Whether the page that a chunk lies in is there; in a child of fork(2) it may not be.
+    pub(crate) fn is_present(&self, chunk: u32) -> bool {
+        self.range.is_present(chunk as usize * CHUNK_BYTES)
     }
 
     /// Whether a unit has been handed out since it was zeroed.
@@ -408,6 +451,7 @@ impl Space {
         unsafe { self.chunks.add(index as usize).as_ref() }
     }
 
+    #[inline]
     fn check(&self, chunk: u32) {
         if chunk >= self.chunk_count {
             process::abort_with("hugearena: heap corrupted: chunk out of range\n");

@@ -10,13 +10,12 @@
 
 #![allow(unsafe_code)]
 
-use std::cell::Cell;
 use std::mem::{MaybeUninit, offset_of};
 use std::ptr::{self, null_mut};
 
 use super::size_class::{CLASS, CLASSES, SLOT_START, SLOTS};
 use super::space::UNIT_BYTES;
-use super::{HEAP, HugeAlloc};
+use super::{HEAP, HugeAlloc, current};
 
 /// Bytes of free blocks that one thread's cache may hold.
 const BUDGET_BYTES: usize = 192 << 10;
@@ -56,14 +55,14 @@ const NO_BLOCKS: Bin = Bin { top: null_mut(), base: null_mut(), end: null_mut() 
 
 #[derive(Debug)]
 #[repr(C)]
-struct Bins([Bin; CLASSES]);
+pub(crate) struct Bins([Bin; CLASSES]);
 
 // SAFETY: the statics of this type are never written: their bins are empty and full, so only the slow paths
 // see them, which compare the address first.
 unsafe impl Sync for Bins {}
 
 /// The cache of a thread that has none yet.
-static EMPTY: Bins = Bins([NO_BLOCKS; CLASSES]);
+pub(crate) static EMPTY: Bins = Bins([NO_BLOCKS; CLASSES]);
 /// The cache of a thread that has ended.
 static DEAD: Bins = Bins([NO_BLOCKS; CLASSES]);
 
@@ -89,24 +88,14 @@ const SLOTS_OFFSET: usize = size_of::<Cache>().next_multiple_of(64);
 const CACHE_UNITS: u32 = (SLOTS_OFFSET + SLOTS * size_of::<*mut u8>()).div_ceil(UNIT_BYTES) as u32;
 const _: () = assert!(offset_of!(Cache, bins) == 0);
 
-thread_local! {
-    /// No destructor and const: a plain thread-local word, one instruction to read, valid at any time.
-    static CURRENT: Cell<*mut Bins> = const { Cell::new((&raw const EMPTY).cast_mut()) };
-}
-
-#[inline(always)]
-fn current() -> *mut Bins {
-    CURRENT.with(Cell::get)
-}
-
 /// A block of `class` from this thread's cache, or null when it has none.
 #[inline(always)]
 pub(crate) fn pop(class: usize) -> *mut u8 {
-    // SAFETY: `CURRENT` points to `EMPTY`, `DEAD` or this thread's own cache, all valid for reads; `class` is
+    // SAFETY: the current cache is `EMPTY`, `DEAD` or this thread's own cache, all valid for reads; `class` is
     // in range at every caller (it compared with `CLASSES`). If `top` is above `base`, the bin is one of our
     // own cache and the slot below `top` holds a block; only this thread writes it.
     unsafe {
-        let bin = &raw mut (*current()).0[class];
+        let bin = &raw mut (*current::get()).0[class];
         let top = (*bin).top;
         if top == (*bin).base {
             return null_mut();
@@ -122,7 +111,7 @@ pub(crate) fn pop(class: usize) -> *mut u8 {
 pub(crate) fn push(class: usize, block: *mut u8) -> bool {
     // SAFETY: as in `pop`; below `end`, the slot at `top` is one of this bin's.
     unsafe {
-        let bin = &raw mut (*current()).0[class];
+        let bin = &raw mut (*current::get()).0[class];
         let top = (*bin).top;
         if top == (*bin).end {
             return false;
@@ -160,7 +149,7 @@ pub(crate) fn dealloc_slow(class: usize, block: *mut u8) {
 
 /// Gives every block in this thread's cache back to the central lists.
 pub(crate) fn flush() {
-    let bins = current();
+    let bins = current::get();
     if is_own(bins) {
         // SAFETY: this thread's own cache, and no other reference to it is live.
         unsafe { (*bins.cast::<Cache>()).flush() };
@@ -173,7 +162,7 @@ fn is_own(bins: *mut Bins) -> bool {
 
 /// This thread's cache, made now if it has none; `None` after the thread's end or when there is no memory.
 fn own_cache() -> Option<*mut Cache> {
-    let bins = current();
+    let bins = current::get();
     if is_own(bins) {
         return Some(bins.cast());
     }
@@ -181,11 +170,11 @@ fn own_cache() -> Option<*mut Cache> {
         return None;
     }
     let cache = create()?;
-    CURRENT.set(cache.cast());
+    current::set(cache.cast());
     // Last: the call may allocate, from this heap, which now has its cache. Without the key the cache would
     // be lost at the thread's end, so the thread goes without.
     if !HEAP.call_at_thread_exit(cache.cast()) {
-        CURRENT.set((&raw const DEAD).cast_mut());
+        current::set((&raw const DEAD).cast_mut());
         // SAFETY: just created, and no longer current.
         unsafe { destroy(cache) };
         return None;
@@ -229,7 +218,7 @@ unsafe fn destroy(cache: *mut Cache) {
 /// What the pthread key calls when a thread ends. Not a `Drop` guard: those run before the destructors of
 /// thread-locals that were made earlier, which still free.
 pub(crate) unsafe extern "C" fn at_thread_exit(cache: *mut std::ffi::c_void) {
-    CURRENT.set((&raw const DEAD).cast_mut());
+    current::set((&raw const DEAD).cast_mut());
     // SAFETY: the value stored under the key is this thread's cache, which is no longer current.
     unsafe { destroy(cache.cast()) };
 }

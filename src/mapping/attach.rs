@@ -10,12 +10,12 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::ptr::NonNull;
 
-use super::populate::{self, Crew};
+use super::populate::{self, Watch};
 use super::reservation::Reservation;
-use super::{Mapping, Memory};
+use super::{Mapping, Memory, crew, placing};
 use crate::backing::Backing;
 use crate::error::{Errno, Error, Operation, Result};
-use crate::numa::Located;
+use crate::numa::{Located, Placement, Topology};
 use crate::page_size::PageSize;
 use crate::supply::diagnosis::{Refusals, diagnose_since};
 use crate::sys::memory::{self, Anonymous};
@@ -29,14 +29,25 @@ const TABLE_BYTES: usize = 1 << 30;
 const PLACES: usize = 16;
 
 /// How a file is to be mapped.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AttachOptions {
+#[derive(Clone, Copy)]
+pub(crate) struct AttachOptions<'a> {
     pub(crate) writable: bool,
     /// Leave the memory in core dumps: equal in all who share tables.
     pub(crate) dump: bool,
     pub(crate) share_tables: bool,
     /// Threads that populate a file that lacks pages; `None`: as many as pay.
     pub(crate) workers: Option<usize>,
+    /// Which nodes the pages that the file lacks come from; those that it has stay where they are.
+    pub(crate) placement: Placement,
+    /// Told while pages are populated.
+    pub(crate) watch: Option<&'a Watch<'a>>,
+}
+
+impl AttachOptions<'_> {
+    /// A peer's: it populates on its own thread what its owner has not, from anywhere.
+    pub(crate) fn of_peer(writable: bool, dump: bool, share_tables: bool) -> AttachOptions<'static> {
+        AttachOptions { writable, dump, share_tables, workers: Some(1), placement: Placement::Any, watch: None }
+    }
 }
 
 /// Why page tables were not shared.
@@ -111,17 +122,17 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// As for [`new`](Self::new).
-    pub(crate) fn attach(backing: Backing, options: AttachOptions) -> Result<(Mapping, Attachment)> {
+    /// As for [`new`](Self::new). A strict placement is also not met by pages that were there before, on other nodes.
+    pub(crate) fn attach(backing: Backing, options: AttachOptions<'_>) -> Result<(Mapping, Attachment)> {
         let faults = process::minor_faults();
         let (size, pages, needed) = (backing.page_size(), backing.pages(), backing.len_bytes() as u64);
         let directory = backing.directory().map(Path::to_path_buf);
-        let allocated = backing.is_allocated();
+        let (allocated, only_node) = (backing.is_allocated(), options.placement.only_node());
         // Reading them takes longer than attaching; where every page is there, nothing can refuse one.
         let refusals = (!allocated).then(|| Refusals::read(size));
         let failed = |operation, errno| {
             let refusals = refusals.unwrap_or_else(|| Refusals::read(size));
-            let limit = diagnose_since(&refusals, errno, size, needed, directory.as_deref(), None);
+            let limit = diagnose_since(&refusals, errno, size, needed, directory.as_deref(), only_node);
             Error::new(operation, format!("{pages} pages of {size}")).os(errno).limited_by(limit)
         };
         let (tables, not_shared) = shareable(&backing, options, allocated);
@@ -137,18 +148,26 @@ impl Mapping {
         };
         let memory = Memory::Placed(range);
         let located = Located::Unknown("shared pages are where their first owner got them".into());
-        let mapping = Mapping { memory, backing, forks: forks(), located, only_node: None, dump: options.dump };
+        let mut mapping = Mapping { memory, backing, forks: forks(), located, only_node, dump: options.dump };
         // Before the first fault: tables are shared between equal flags only.
         mapping.keep_from_children(options.dump);
+        let topology = (!allocated || options.placement != Placement::Any).then(Topology::read).unwrap_or_default();
+        let denied = placing::bind(&mapping, options.placement, &topology)?;
         let probed = if not_shared.is_none() { tables } else { 0 };
         let filled = match allocated {
             true => mapping.fill(probed, options.writable, allocated),
-            false => mapping.take_pages(options).map(|()| 0),
+            false => mapping.take_pages(options, &topology).map(|()| 0),
         };
         match filled {
             Ok(shared_tables) => {
                 let not_shared = not_shared.or((shared_tables < tables).then_some(NotShared::NoHolder));
                 let page_faults = process::minor_faults() - faults;
+                match denied {
+                    Some(reason) => mapping.located = Located::Unknown(reason),
+                    // Asking about every page takes longer than attaching to all.
+                    None if options.placement == Placement::Any => {}
+                    None => mapping.located = placing::prove(&mapping, options.placement, &topology)?,
+                }
                 Ok((mapping, Attachment { tables, shared_tables, not_shared, page_faults }))
             }
             Err(errno) => {
@@ -179,12 +198,11 @@ impl Mapping {
     }
 
     /// Populates a file that lacks pages, which have to be cleared: by several threads where that pays.
-    fn take_pages(&self, options: AttachOptions) -> std::result::Result<(), Errno> {
-        let (len, page) = (self.len_bytes(), self.backing.page_size().bytes());
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let crew = Crew { workers: populate::workers(options.workers, cpus, len, page), cpus: None, watch: None };
+    fn take_pages(&self, options: AttachOptions<'_>, topology: &Topology) -> std::result::Result<(), Errno> {
+        let (len, page) = (self.len_bytes(), self.backing.page_size());
+        let crew = crew(options.placement, options.workers, options.watch, len, page, topology);
         let step = |range: std::ops::Range<usize>| self.make_present(range.start, range.len(), options.writable, false);
-        populate::run(len, page, &crew, &step)
+        populate::run(len, page.bytes(), &crew, &step)
     }
 
     /// Whether a table whose first page has just been touched came with other pages: in the middle and at the end,
@@ -223,7 +241,7 @@ impl Mapping {
 }
 
 /// How many page tables may be shared, and why none can be, if so.
-fn shareable(backing: &Backing, options: AttachOptions, allocated: bool) -> (usize, Option<NotShared>) {
+fn shareable(backing: &Backing, options: AttachOptions<'_>, allocated: bool) -> (usize, Option<NotShared>) {
     let tables = backing.len_bytes() / TABLE_BYTES;
     if backing.page_size() != PageSize::HUGE_2M {
         (0, Some(NotShared::PageSize))
@@ -238,7 +256,7 @@ fn shareable(backing: &Backing, options: AttachOptions, allocated: bool) -> (usi
     }
 }
 
-fn map(backing: &Backing, options: AttachOptions, congruent: bool) -> std::result::Result<Reservation, Errno> {
+fn map(backing: &Backing, options: AttachOptions<'_>, congruent: bool) -> std::result::Result<Reservation, Errno> {
     let (file, len) = (backing.fd().ok_or(sys::EINVAL)?, backing.len_bytes());
     if !congruent {
         let start = shared::map(file, None, len, options.writable)?;

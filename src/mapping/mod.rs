@@ -22,6 +22,7 @@ use crate::backing::{Backing, MemoryClass};
 use crate::error::{Errno, Error, Limit, Operation, Result};
 use crate::numa::{self, Located, Placement, Topology};
 use crate::page_size::PageSize;
+use crate::supply;
 use crate::supply::diagnosis::{Refusals, diagnose_since};
 use crate::sys::memory::Anonymous;
 use crate::sys::process::forks;
@@ -48,16 +49,21 @@ pub(crate) struct Options<'a> {
     pub(crate) watch: Option<&'a Watch<'a>>,
 }
 
-impl<'a> Options<'a> {
-    /// Who populates `len` bytes, a multiple of `grain`.
-    fn crew(&self, len: usize, grain: PageSize, topology: &Topology) -> Crew<'a> {
-        let cpus = numa::cpus(self.placement, topology);
-        // A quota of CPU time (cgroup) allows fewer than there are CPUs to run on.
-        let at_once = std::thread::available_parallelism().map_or(1, usize::from);
-        let count = cpus.map_or(at_once, |cpus| cpus.count().min(at_once));
-        let workers = populate::workers(self.workers, count, len, grain.bytes());
-        Crew { workers, cpus: cpus.filter(|_| self.placement.node().is_some()), watch: self.watch }
-    }
+/// Who populates `len` bytes, a multiple of `grain`.
+fn crew<'a>(
+    placement: Placement,
+    workers: Option<usize>,
+    watch: Option<&'a Watch<'a>>,
+    len: usize,
+    grain: PageSize,
+    topology: &Topology,
+) -> Crew<'a> {
+    let cpus = numa::cpus(placement, topology);
+    // A quota of CPU time (cgroup) allows fewer than there are CPUs to run on.
+    let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+    let count = cpus.map_or(at_once, |cpus| cpus.count().min(at_once));
+    let workers = populate::workers(workers, count, len, grain.bytes());
+    Crew { workers, cpus: cpus.filter(|_| placement.node().is_some()), watch }
 }
 
 /// Mapped pages, unmapped when dropped.
@@ -104,7 +110,8 @@ impl Mapping {
         let topology = Topology::read();
         // Where base pages stand in, no two threads share what may become a transparent huge page.
         let grain = size.max(options.align.min(PageSize::HUGE_2M));
-        let crew = options.crew(backing.len_bytes(), grain, &topology);
+        let Options { placement, workers, watch, .. } = options;
+        let crew = crew(placement, workers, watch, backing.len_bytes(), grain, &topology);
         // With a policy to set first, several threads, or somebody who wants to be told, mapping comes before.
         let is_plain = options.placement == Placement::Any && crew.workers == 1 && crew.watch.is_none();
         let first = Options { eager: options.eager && is_plain, ..options };
@@ -187,6 +194,9 @@ impl Mapping {
     /// Names the limit that made populating `needed` more bytes fail.
     pub(crate) fn diagnose(&self, errno: Errno, needed: u64) -> Option<Limit> {
         let (size, directory) = (self.backing.page_size(), self.backing.directory());
+        if let Some(len) = self.backing.truncated_bytes().filter(|_| errno == sys::EFAULT) {
+            return Some(supply::truncated(self.len_bytes() as u64, len));
+        }
         diagnose_since(&Refusals::default(), errno, size, needed, directory, self.only_node)
     }
 

@@ -21,6 +21,9 @@ pub(super) fn bind(mapping: &Mapping, placement: Placement, topology: &Topology)
     {
         return Err(Error::new(Operation::Place, subject(mapping, placement)).limited_by(Some(limit)));
     }
+    if placement == Placement::Interleave && topology.nodes_with_memory().is_empty() {
+        return Ok(Some("the kernel shows no nodes in /sys/devices/system/node".into()));
+    }
     match numa::bind(at, len, placement, topology) {
         Ok(()) => Ok(None),
         Err(sys::EINVAL) => Err(unusable(mapping, placement, topology)),

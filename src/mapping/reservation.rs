@@ -188,6 +188,11 @@ impl Reservation {
         Err(errno)
     }
 
+    /// Whether a committed page is there, without touching it.
+    pub(crate) fn is_present(&self, offset: usize) -> bool {
+        memory::is_present(self.at(offset, 1))
+    }
+
     /// Unmaps the whole range.
     ///
     /// # Safety

@@ -45,16 +45,40 @@ pub(crate) fn ordinary_memory_of(node: u32, page_size: PageSize, needed_bytes: u
     failure.ordinary_memory_of_node().filter(|limit| limit.available_bytes < needed_bytes)
 }
 
-/// Every limit on having `needed_bytes` of huge pages in a memfd or in anonymous memory, also those that allow them.
+/// Every limit on having `needed_bytes` of huge pages in files of that directory, or without one in a memfd or in
+/// anonymous memory, also those that allow them.
 ///
-/// For reports, which attempt nothing. What is found may be different a moment later.
-pub(crate) fn limits_on(machine: &dyn Machine, page_size: PageSize, needed_bytes: u64) -> Vec<Limit> {
-    let failure = Failure { machine, errno: ENOMEM, page_size, needed_bytes, mount: None, node: None };
-    if let Some(missing) = failure.missing_page_size() {
+/// For reports, which attempt nothing that takes a page. What is found may be different a moment later.
+pub(crate) fn limits_on(
+    machine: &dyn Machine,
+    page_size: PageSize,
+    needed_bytes: u64,
+    directory: Option<&Path>,
+) -> Vec<Limit> {
+    let of = |errno| Failure { machine, errno, page_size, needed_bytes, mount: directory, node: None };
+    let failure = of(ENOMEM);
+    if let Some(missing) = failure.missing_page_size().or_else(|| failure.missing_mount()) {
         return vec![missing];
     }
+    let denied = machine.may_create(directory, page_size).err();
+    let denied =
+        denied.filter(|errno| [EACCES, EPERM, EROFS, ENOSYS].contains(errno)).map(|errno| of(errno).permission());
     let cgroups = cgroup::read(machine, &[page_size]);
-    failure.enomem().into_iter().chain(cgroups.iter().map(|limit| failure.cgroup(limit))).collect()
+    let cgroups = cgroups.iter().map(|limit| failure.cgroup(limit));
+    denied.into_iter().chain(failure.enomem()).chain(cgroups).collect()
+}
+
+/// That there is no mount with such pages, for who needs one.
+pub(crate) fn no_mount(page_size: PageSize, needed_bytes: u64) -> Limit {
+    let failure = Failure { machine: &ThisMachine, errno: ENODEV, page_size, needed_bytes, mount: None, node: None };
+    failure.missing_page_size().unwrap_or_else(|| failure.no_mount("/proc/self/mountinfo".into()))
+}
+
+/// That a file which has to have `needed_bytes` is shorter.
+pub(crate) fn truncated(needed_bytes: u64, available_bytes: u64) -> Limit {
+    let remedy = "somebody with write access truncated it: open it anew, and keep that access from whoever did";
+    let source = "fstat(2) of the arena's file".into();
+    Limit { kind: LimitKind::FileLength, needed_bytes, available_bytes, source, remedy: remedy.into() }
 }
 
 /// RLIMIT_MEMLOCK, if it does not let this process pin `needed_bytes` more.
@@ -302,6 +326,24 @@ impl Failure<'_> {
             false => format!("use one of {}", names.join(", ")),
         };
         Some(self.limit(LimitKind::PageSizeMissing, 0, super::POOLS, remedy))
+    }
+
+    /// The directory that was named has no such pages.
+    fn missing_mount(&self) -> Option<Limit> {
+        let path = self.mount?;
+        let found = self.machine.file_system(path).filter(|found| found.is_hugetlbfs);
+        match found {
+            Some(found) if found.block_bytes == self.page_size.bytes() as u64 => None,
+            Some(_) => Some(self.no_mount(format!("statfs of {}: pages of another size", path.display()))),
+            None => Some(self.no_mount(format!("statfs of {}: no hugetlbfs", path.display()))),
+        }
+    }
+
+    fn no_mount(&self, source: String) -> Limit {
+        let size = self.page_size;
+        let remedy =
+            format!("make one (mount -t hugetlbfs -o pagesize={size} none DIR), or use a memfd, which needs none");
+        self.limit(LimitKind::MountMissing, 0, source, remedy)
     }
 
     fn permission(&self) -> Limit {

@@ -18,7 +18,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use cgroup::CgroupLimit;
-pub(crate) use diagnosis::{diagnose, limits_on};
+pub(crate) use diagnosis::{diagnose, limits_on, no_mount, truncated};
 pub use nodes::NodePool;
 pub use transparent::{TransparentHuge, TransparentMode, transparent_huge};
 

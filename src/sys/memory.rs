@@ -169,6 +169,17 @@ pub unsafe fn populate_by_read(at: NonNull<u8>, len: usize, size: PageSize) -> R
     result
 }
 
+/// mincore(2) of the base page at `at`, which starts one: whether a touch finds a page there. `true` where the call is
+/// denied.
+pub fn is_present(at: NonNull<u8>) -> bool {
+    let mut present = 0u8;
+    // SAFETY: the kernel checks the address, and writes one byte for one page.
+    match check(unsafe { libc::mincore(at.as_ptr().cast(), 1, &mut present) }) {
+        Ok(()) => present & 1 != 0,
+        Err(errno) => errno != super::ENOMEM,
+    }
+}
+
 /// madvise(`MADV_HUGEPAGE`): asks for transparent huge pages. Success proves nothing about what is there.
 ///
 /// # Safety

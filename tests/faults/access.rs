@@ -7,6 +7,7 @@ use super::*;
 use crate::support::Child;
 use crate::support::machine::{Mounted, TempDir, become_nobody};
 use hugearena::Populate;
+use hugearena::supply::Supply;
 
 fn on(dir: &Path) -> BackingKind {
     BackingKind::Hugetlbfs { dir: Some(dir.into()) }
@@ -132,8 +133,16 @@ fn without_any_mount_the_error_says_how_to_make_one() {
             return support::skip("a machine without hugetlbfs mounts", "this one has a mount that serves");
         };
         let text = error.to_string();
-        let is_told = text.contains("mount -t hugetlbfs -o pagesize=2M") || error.limit().is_some();
-        assert!(is_told && text.contains("memfd") || error.limit().is_some(), "{text}");
+        let kind = error.limit().map(|limit| limit.kind);
+        if Supply::read().pool(PageSize::HUGE_2M).is_some() {
+            assert!(matches!(kind, Some(LimitKind::MountMissing | LimitKind::Permission)), "{text}");
+            assert!(
+                kind != Some(LimitKind::MountMissing) || text.contains("mount -t hugetlbfs -o pagesize=2M"),
+                "{text}"
+            );
+        } else {
+            assert_eq!(kind, Some(LimitKind::PageSizeMissing), "{text}");
+        }
         assert!(wanted.open().unwrap().obtained().is_fallback());
     });
 }
@@ -160,6 +169,7 @@ fn a_truncated_file_is_an_error_when_claimed() {
         let error = arena.last_error().expect("it says why");
         assert_eq!(error.operation(), Operation::Populate);
         assert_eq!(error.os_error().and_then(std::io::Error::raw_os_error), Some(libc::EFAULT), "{error}");
+        assert_names(&error, LimitKind::FileLength, 4 * HUGE, 2 * HUGE);
         assert_eq!(arena.stats().claimed, 2);
         drop((kept, held));
     });

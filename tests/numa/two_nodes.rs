@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::support::machine::is_root;
+use hugearena::doctor::{Facts, judge};
 use hugearena::supply::Supply;
 
 const HUGE: PageSize = PageSize::HUGE_2M;
@@ -15,15 +16,15 @@ fn pool_file(node: u32) -> PathBuf {
 }
 
 /// Two nodes, each with exactly so many free pages while this lives.
-struct TwoNodes {
-    nodes: [u32; 2],
+pub struct TwoNodes {
+    pub nodes: [u32; 2],
     before: Vec<(PathBuf, String)>,
     _lock: support::pool::PoolLock,
 }
 
 impl TwoNodes {
     /// `None`, with a line that says so, where there are no two nodes to have.
-    fn with_pages(pages: [u64; 2]) -> Option<TwoNodes> {
+    pub fn with_pages(pages: [u64; 2]) -> Option<TwoNodes> {
         let lock = support::pool::PoolLock::take();
         let usable = nodes().filter(|nodes| nodes.len() == 2 && is_root());
         let Some(nodes) = usable.and_then(|nodes| <[u32; 2]>::try_from(nodes).ok()) else {
@@ -47,7 +48,7 @@ impl TwoNodes {
     }
 
     /// Free pages of each node, as the supply says.
-    fn free(&self) -> [u64; 2] {
+    pub fn free(&self) -> [u64; 2] {
         let supply = Supply::read();
         self.nodes.map(|node| {
             let mut pools = supply.node_pools.iter();
@@ -55,7 +56,7 @@ impl TwoNodes {
         })
     }
 
-    fn counts(&self, arena: &Arena) -> [usize; 2] {
+    pub fn counts(&self, arena: &Arena) -> [usize; 2] {
         let counts = counts(arena);
         self.nodes.map(|node| counts.get(&node).copied().unwrap_or(0))
     }
@@ -213,6 +214,8 @@ fn nodes_that_a_cpuset_leaves_out_are_named() {
         for kind in KINDS {
             check_limit(&arena(HUGE, 8).backing(kind).open().unwrap_err(), two.nodes[1], 8, 1);
         }
+        let report = judge(&Facts::collect(HUGE, 8 * BYTES as u64));
+        assert_eq!(report.tightest.map(|limit| limit.kind), Some(LimitKind::Node), "what doctor says");
         let strict = |pages| arena(HUGE, pages).placement(Placement::Strict(two.nodes[0])).open();
         check_limit(&strict(8).unwrap_err(), two.nodes[1], 8, 1);
         let error = strict(1).unwrap_err();

@@ -9,7 +9,7 @@ use hugearena::PageSize;
 use super::cgroup::{self, Cgroup, CgroupSpec};
 use super::machine;
 use super::pool::{Hog, PoolUnchanged};
-use super::{missing, print_skip, skip, skip_size};
+use super::{missing, print_figure, print_skip, skip, skip_size};
 
 const IS_CHILD: &str = "HUGEARENA_TEST_CHILD";
 const CGROUP: &str = "HUGEARENA_TEST_CGROUP";
@@ -161,6 +161,7 @@ fn check(test: &str, output: &Output) {
     for reason in err.lines().filter_map(|line| line.strip_prefix("skipped: ")) {
         print_skip(test, reason);
     }
+    err.lines().filter_map(|line| line.strip_prefix("figure: ")).for_each(print_figure);
     let status = output.status;
     assert_eq!(status.signal(), None, "{test} was killed by a signal\n{out}\n{err}");
     assert!(status.success() && out.contains("1 passed"), "{test}: {status}\n{out}\n{err}");

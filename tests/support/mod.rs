@@ -45,6 +45,11 @@ pub fn print_skip(what: &str, reason: &str) {
     let _ = std::io::stderr().write_all(format!("skipped: {what}: {reason}\n").as_bytes());
 }
 
+/// Prints a figure that a test has counted, past the harness's capture and that of [`Child`].
+pub fn print_figure(text: &str) {
+    let _ = std::io::stderr().write_all(format!("figure: {text}\n").as_bytes());
+}
+
 /// Why `pages` pages of `size` cannot be had here, if so.
 pub fn missing(size: PageSize, pages: usize) -> Option<String> {
     if !size.is_huge() {
