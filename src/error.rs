@@ -72,6 +72,8 @@ pub enum Operation {
     Share,
     /// Finding the addresses that a device uses.
     Translate,
+    /// Having pages of an arena for something larger than a chunk of the caller's own: a pool.
+    Claim,
 }
 
 impl fmt::Display for Operation {
@@ -92,6 +94,7 @@ impl fmt::Display for Operation {
             Operation::Remove => "remove",
             Operation::Share => "share",
             Operation::Translate => "translate the addresses of",
+            Operation::Claim => "claim pages for",
         })
     }
 }

@@ -1,4 +1,4 @@
-//! A chunk as the UMEM of an AF_XDP socket, by the code of the example: real packets over a veth pair.
+//! A pool as the UMEM of an AF_XDP socket, by the code of the example: real packets over a veth pair.
 
 #![allow(unsafe_code)]
 
@@ -7,6 +7,8 @@
 mod bpf;
 #[path = "../examples/af_xdp/echo.rs"]
 mod echo;
+#[path = "../examples/af_xdp/frames.rs"]
+mod frames;
 #[path = "../examples/af_xdp/network.rs"]
 mod network;
 mod support;

@@ -1,43 +1,41 @@
-//! A UMEM in an arena, and an echo on it: every frame goes back to where it came from, from where it was received.
+//! An echo on AF_XDP: every frame goes back to where it came from, from where it was received.
 
 use std::error::Error;
 use std::num::NonZeroU32;
-use std::ptr::NonNull;
 
-use hugearena::{Chunk, supply};
+use hugearena::pool::Pool;
+use hugearena::supply;
 use xdpilone::xdp::{XdpDesc, XdpStatisticsV2};
 use xdpilone::{DeviceQueue, IfInfo, RingRx, RingTx, Socket, SocketConfig, Umem, UmemConfig, User};
 
-/// Room for one Ethernet frame of 1500 bytes behind 256 bytes that the kernel keeps for XDP programs.
-const FRAME: u32 = 2048;
+use crate::frames::{FRAME, Frames};
+
 /// Entries of each ring; a power of two.
 const RING: u32 = 1024;
 /// Frames that are handled at once.
 const BURST: u32 = 64;
 
-/// An AF_XDP socket on queue 0 of an interface, in copy mode, whose frames are a chunk.
+/// An AF_XDP socket on queue 0 of an interface, in copy mode, whose frames are those of a pool.
 pub struct Echo {
     rx: RingRx,
     tx: RingTx,
     device: DeviceQueue,
     user: User,
-    /// Frames that are neither in the fill ring nor on their way.
-    free: Vec<u64>,
     /// Received and not yet on their way back.
     received: Vec<XdpDesc>,
-    /// Frames that the kernel has for sending.
-    sending: usize,
-    /// After everything that has the socket: the memory has to outlive it. `None`: it is never given back.
-    chunk: Option<Chunk>,
+    /// After everything that has the socket: the memory has to outlive it.
+    frames: Frames,
 }
 
 impl Echo {
-    /// Binds to `interface` of this thread's namespace.
-    pub fn bind(interface: &str, chunk: Chunk) -> Result<Echo, Box<dyn Error>> {
-        let config = UmemConfig { fill_size: RING, complete_size: RING, frame_size: FRAME, headroom: 0, flags: 0 };
-        let memory = NonNull::slice_from_raw_parts(chunk.as_ptr(), chunk.len());
-        // SAFETY: one page-aligned range, which outlives the sockets: it is dropped after them, see `drop`.
-        let umem = unsafe { Umem::new(config, memory) }.map_err(|error| refused(&chunk, error.get_raw()))?;
+    /// Binds to `interface` of this thread's namespace. The objects of the pool are frames, see [`Frames`].
+    pub fn bind(interface: &str, pool: Pool) -> Result<Echo, Box<dyn Error>> {
+        let frames = Frames::new(pool);
+        let config =
+            UmemConfig { fill_size: RING, complete_size: RING, frame_size: FRAME as u32, headroom: 0, flags: 0 };
+        let memory = frames.umem();
+        // SAFETY: one page-aligned range, which outlives the sockets: the frames keep it, and are dropped after them.
+        let umem = unsafe { Umem::new(config, memory) }.map_err(|error| refused(memory.len(), error.get_raw()))?;
         let failed = |what: &'static str| move |error: xdpilone::Errno| format!("AF_XDP, {what}: {error}");
         let mut info = IfInfo::invalid();
         info.from_name(&std::ffi::CString::new(interface)?).map_err(failed("the interface"))?;
@@ -49,10 +47,7 @@ impl Echo {
         let user = umem.rx_tx(&socket, &config).map_err(failed("the rings"))?;
         let (rx, tx) = (user.map_rx().map_err(failed("RX"))?, user.map_tx().map_err(failed("TX"))?);
         umem.bind(&user).map_err(failed("bind"))?;
-        let frames = chunk.len() as u64 / u64::from(FRAME);
-        let free = (0..frames).map(|frame| frame * u64::from(FRAME)).collect();
-        let received = Vec::with_capacity(BURST as usize);
-        Ok(Echo { rx, tx, device, user, free, received, sending: 0, chunk: Some(chunk) })
+        Ok(Echo { rx, tx, device, user, received: Vec::with_capacity(BURST as usize), frames })
     }
 
     /// For a program to redirect packets to.
@@ -76,12 +71,14 @@ impl Echo {
         self.received.extend(reader.by_ref());
         reader.release();
         drop(reader);
-        for index in 0..self.received.len() {
-            let XdpDesc { addr, len, .. } = self.received[index];
-            if let Some(frame) = self.frame(addr, len) {
+        // What is not a frame of ours is not sent.
+        self.received.retain(|at| match self.frames.received(at.addr, at.len) {
+            Some(frame) => {
                 swap_addresses(frame);
+                true
             }
-        }
+            None => false,
+        });
     }
 
     /// What the ring does not take now, because it is full or looks so to the cached end of it, goes the next time.
@@ -91,9 +88,11 @@ impl Echo {
         }
         let mut writer = self.tx.transmit(self.received.len() as u32);
         let room = writer.capacity() as usize;
-        writer.insert(self.received.drain(..room).map(|at| XdpDesc { options: 0, ..at }));
+        writer.insert(self.received.drain(..room).map(|at| {
+            self.frames.send(at.addr);
+            XdpDesc { options: 0, ..at }
+        }));
         writer.commit();
-        self.sending += room;
         room
     }
 
@@ -109,24 +108,11 @@ impl Echo {
         self.user.statistics_v2().map_err(|error| format!("AF_XDP statistics: {error}").into())
     }
 
-    /// The bytes of a frame that the kernel has given us; `None` for what is not inside the chunk.
-    fn frame(&mut self, addr: u64, len: u32) -> Option<&mut [u8]> {
-        let chunk = self.chunk.as_ref()?;
-        let (start, len) = (usize::try_from(addr).ok()?, len as usize);
-        if start.checked_add(len)? > chunk.len() {
-            return None;
-        }
-        // SAFETY: inside the chunk; the frame came out of the receive ring and is not in another one yet, so that
-        // neither the kernel nor anybody else uses it.
-        Some(unsafe { std::slice::from_raw_parts_mut(chunk.as_ptr().add(start).as_ptr(), len) })
-    }
-
     /// Gives the kernel frames to receive into.
     fn refill(&mut self) {
-        let mut writer = self.device.fill(self.free.len() as u32);
-        let taken = writer.capacity() as usize;
-        let keep = self.free.len() - taken.min(self.free.len());
-        writer.insert(self.free.drain(keep..));
+        let mut writer = self.device.fill(BURST);
+        let room = writer.capacity() as usize;
+        writer.insert(self.frames.lend(room));
         writer.commit();
         drop(writer);
         if self.device.needs_wakeup() {
@@ -137,35 +123,27 @@ impl Echo {
     /// Has the kernel send what is in the ring, and takes the frames that it is done with.
     fn reap(&mut self) {
         // In copy mode the kernel sends while it is called, some 32 frames each time.
-        if self.sending > 0 && (self.tx.pending() > 0 || self.tx.needs_wakeup()) {
+        if self.frames.sending() > 0 && (self.tx.pending() > 0 || self.tx.needs_wakeup()) {
             self.tx.wake();
         }
         let mut reader = self.device.complete(RING);
-        let before = self.free.len();
-        self.free.extend(reader.by_ref().map(frame_of));
+        reader.by_ref().for_each(|addr| self.frames.sent(addr));
         reader.release();
-        self.sending -= self.free.len() - before;
     }
 }
 
 impl Drop for Echo {
-    /// The kernel may read frames until it says that they are sent: wait for that, and if it never does, leave it the
-    /// memory. What it may write to is over when the socket is closed.
+    /// The kernel may read frames until it says that they are sent: wait for that. If it never does, those frames are
+    /// nobody's for good, and keep the pool's memory. What it may write to is over when the socket is closed.
     fn drop(&mut self) {
         for _ in 0..1000 {
-            if self.sending == 0 {
+            if self.frames.sending() == 0 {
                 return;
             }
             self.reap();
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        std::mem::forget(self.chunk.take());
     }
-}
-
-/// The start of the frame that an address points into.
-fn frame_of(addr: u64) -> u64 {
-    addr & !u64::from(FRAME - 1)
 }
 
 fn swap_addresses(frame: &mut [u8]) {
@@ -177,9 +155,9 @@ fn swap_addresses(frame: &mut [u8]) {
 }
 
 /// The kernel says `ENOBUFS` when RLIMIT_MEMLOCK does not allow so much to be registered.
-fn refused(chunk: &Chunk, errno: i32) -> String {
+fn refused(umem_bytes: usize, errno: i32) -> String {
     let error = std::io::Error::from_raw_os_error(errno.abs());
-    let limit = if errno.abs() == libc::ENOBUFS { supply::pin_limit(chunk.len() as u64) } else { None };
+    let limit = if errno.abs() == libc::ENOBUFS { supply::pin_limit(umem_bytes as u64) } else { None };
     let limit = limit.map_or(String::new(), |limit| format!("; {limit}"));
-    format!("cannot register a UMEM of {} bytes: {error}{limit}", chunk.len())
+    format!("cannot register a UMEM of {umem_bytes} bytes: {error}{limit}")
 }

@@ -1,4 +1,4 @@
-//! An AF_XDP socket whose UMEM is a chunk of an arena: an echo in a network namespace of its own, behind a veth pair,
+//! An AF_XDP socket whose UMEM is a pool in an arena: an echo in a network namespace of its own, behind a veth pair,
 //! and a sender in another one that checks every byte that comes back.
 //!
 //! ```text
@@ -17,6 +17,7 @@
 
 mod bpf;
 mod echo;
+mod frames;
 mod network;
 mod traffic;
 

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Barrier, mpsc};
 use std::time::{Duration, Instant};
 
+use hugearena::pool::Pool;
 use hugearena::{Arena, PageSize};
 
 use crate::bpf::Redirection;
 use crate::echo::Echo;
+use crate::frames::FRAME;
 use crate::network::{self, FAR, NEAR, PacketSocket};
 
 /// For local experiments, by IEEE 802.
@@ -68,6 +70,8 @@ impl fmt::Display for Report {
 pub fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
     let arena = Arena::builder().page_size(options.page_size).capacity(options.umem_bytes).open()?;
     let obtained = arena.obtained().to_string();
+    let frames = Pool::builder().object_size(FRAME).align(FRAME).packed().count(arena.capacity() / FRAME);
+    let pool = frames.within_page(PageSize::base()).build(&arena)?;
     let (stop, echo_dropped) = (AtomicBool::new(false), AtomicU64::new(0));
     let (thread_ids, far_thread) = mpsc::channel();
     let (pair_made, pair_is_made) = mpsc::channel();
@@ -76,7 +80,7 @@ pub fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
     let both_counted = Barrier::new(2);
     std::thread::scope(|scope| {
         let echo = scope.spawn(|| {
-            let result = echo(&arena, thread_ids, pair_is_made, ready, &stop);
+            let result = echo(&pool, thread_ids, pair_is_made, ready, &stop);
             both_counted.wait();
             result.map(|dropped| echo_dropped.store(dropped, SeqCst)).map_err(|error| error.to_string())
         });
@@ -92,13 +96,16 @@ pub fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
         // The echo's error is the cause, if it has one.
         echo.join().map_err(|_| "the echo panicked")??;
         let report = sent?;
+        if pool.stats().in_use != 0 {
+            return Err(format!("frames did not come home: {}", pool.stats()).into());
+        }
         Ok(Report { obtained, dropped: report.dropped + echo_dropped.load(SeqCst), ..report })
     })
 }
 
 /// The far side: an AF_XDP socket that sends everything back until it is told to stop; returns what was dropped.
 fn echo(
-    arena: &Arena,
+    pool: &Pool,
     thread_ids: mpsc::Sender<libc::pid_t>,
     pair_is_made: mpsc::Receiver<()>,
     ready: mpsc::Sender<()>,
@@ -108,8 +115,7 @@ fn echo(
     thread_ids.send(network::thread_id())?;
     pair_is_made.recv().map_err(|_| "there is no veth pair")?;
     network::bring_up(FAR)?;
-    let pages = arena.capacity() / arena.page_size().bytes();
-    let mut echo = Echo::bind(FAR, arena.claim(pages).ok_or("all pages are free")?)?;
+    let mut echo = Echo::bind(FAR, pool.clone())?;
     let redirection = Redirection::attach(network::index_of(FAR)?, ETHERTYPE, echo.as_raw_fd());
     let redirection = redirection.map_err(|error| format!("the XDP program: {error}"))?;
     echo.poll();

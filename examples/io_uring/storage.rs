@@ -13,11 +13,13 @@ use hugearena::{Arena, Chunk, PageSize, supply};
 use io_uring::{IoUring, cqueue, opcode, types};
 
 /// One transfer.
-pub const BLOCK: usize = 256 << 10;
+pub const BLOCK: usize = 128 << 10;
 /// Transfers in flight.
 const DEPTH: usize = 32;
 /// io_uring refuses longer buffers with EFAULT.
 pub const REGISTRATION_MAX: usize = 1 << 30;
+/// What the ring itself is charged to RLIMIT_MEMLOCK, and more (Linux 6.14).
+const RING_BYTES: u64 = 64 << 10;
 
 pub struct Options {
     /// Where the file is made; it has no name there and is gone at the end.
@@ -219,7 +221,7 @@ pub unsafe fn register(ring: &IoUring, chunk: &Chunk) -> Result<(), Box<dyn Erro
     // SAFETY: the regions are mapped and populated; the caller holds the chunk as long as they are used.
     unsafe { ring.submitter().register_buffers(&buffers) }.map_err(|error| {
         let limit = match error.raw_os_error() {
-            Some(libc::ENOMEM) => supply::pin_limit(chunk.len() as u64),
+            Some(libc::ENOMEM) => supply::pin_limit(chunk.len() as u64 + RING_BYTES),
             _ => None,
         };
         let limit = limit.map_or(String::new(), |limit| format!("; {limit}"));

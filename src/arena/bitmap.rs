@@ -166,12 +166,17 @@ impl Bitmap {
     pub(crate) fn claim(&self, count: usize, prefer: Prefer) -> Option<usize> {
         let returns = self.returns.load(SeqCst);
         let first = self.search(count, prefer).or_else(|| self.claim_slow(count, prefer, returns))?;
+        self.record_claimed(first, count);
+        Some(first)
+    }
+
+    /// Tells those who look from outside that the pages are in somebody's hands.
+    fn record_claimed(&self, first: usize, count: usize) {
         if let Some(record) = &self.record {
             masks(first, count).for_each(|(word, mask)| {
                 record.claimed(word).fetch_or(mask, Relaxed);
             });
         }
-        Some(first)
     }
 
     /// Looks again when pages may have been missed: those that a run or the scrubber held and gave back, and those
@@ -229,6 +234,16 @@ impl Bitmap {
             1 => self.claim_one(prefer),
             _ => self.claim_run(count),
         }
+    }
+
+    /// Claims the pages `first..first + count`, if all of them are free. Does not wait for who holds some for a moment.
+    pub(crate) fn claim_at(&self, first: usize, count: usize) -> bool {
+        let is_had =
+            first.checked_add(count).is_some_and(|end| end <= self.pages) && self.try_claim_run(first, count).is_ok();
+        if is_had {
+            self.record_claimed(first, count);
+        }
+        is_had
     }
 
     /// What is in a page that the caller has claimed. From now on it counts as dirty.
@@ -509,6 +524,19 @@ mod tests {
         bitmap.release(60, 20);
         assert_eq!(bitmap.claim(11, Prefer::Dirty), Some(60));
         assert_eq!(bitmap.claim(10, Prefer::Dirty), Some(3));
+    }
+
+    #[test]
+    fn a_place_is_claimed_whole_or_not_at_all() {
+        let bitmap = Bitmap::new(130);
+        assert!(bitmap.claim_at(60, 70));
+        assert!(!bitmap.claim_at(59, 2));
+        assert!(!bitmap.claim_at(130, 1) && !bitmap.claim_at(usize::MAX, 2));
+        assert!(bitmap.claim_at(0, 60));
+        assert_eq!(bitmap.counts().claimed, 130);
+        bitmap.release(129, 1);
+        assert!(!bitmap.claim_at(129, 2));
+        assert!(bitmap.claim_at(129, 1));
     }
 
     #[test]

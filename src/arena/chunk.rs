@@ -122,6 +122,42 @@ impl Chunk {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len()) }
     }
 
+    /// Claims `pages` more, right behind the last one, if they are free; the bytes stay where they are. Contents of the
+    /// new pages are unknown. Whether it did; when a page of a lazy arena could not be populated,
+    /// [`Arena::last_error`] says why.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use hugearena::{Arena, PageSize};
+    ///
+    /// # fn main() -> hugearena::Result<()> {
+    /// let arena = Arena::builder().page_size(PageSize::base()).capacity(8 * PageSize::base().bytes()).open()?;
+    /// let mut chunk = arena.claim(2).expect("8 pages are free");
+    /// assert!(chunk.grow_in_place(6) && !chunk.grow_in_place(1));
+    /// chunk.truncate(3);
+    /// assert_eq!((chunk.pages(), arena.stats().claimed), (3, 3));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn grow_in_place(&mut self, pages: usize) -> bool {
+        let has_grown = self.arena.claim_at(self.first + self.pages, pages);
+        if has_grown {
+            self.pages += pages;
+        }
+        has_grown
+    }
+
+    /// Gives all pages back but the first `pages`; at least one stays. Nothing happens when there are no more.
+    pub fn truncate(&mut self, pages: usize) {
+        let keep = pages.max(1);
+        if keep < self.pages {
+            self.arena.release(self.first + keep, self.pages - keep);
+            self.pages = keep;
+        }
+    }
+
     fn is_private(&self) -> bool {
         self.arena.memory_class() == MemoryClass::Private
     }

@@ -2,8 +2,14 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(feature = "allocator-api2")]
+mod allocator;
 mod bitmap;
+#[cfg(feature = "allocator-api2")]
+mod blocks;
 mod builder;
+#[cfg(feature = "bytes")]
+mod bytes;
 mod chunk;
 mod file_region;
 mod inspect;
@@ -38,6 +44,8 @@ use crate::iova;
 use crate::mapping::Mapping;
 pub use crate::mapping::attach::{Attachment, NotShared};
 use crate::page_size::PageSize;
+#[cfg(feature = "allocator-api2")]
+pub use allocator::ArenaAlloc;
 use bitmap::{Bitmap, Prefer};
 pub use builder::{ArenaBuilder, Populate};
 pub use chunk::Chunk;
@@ -206,11 +214,28 @@ impl Arena {
             return None;
         }
         let first = self.inner.pages.claim(pages, prefer)?;
-        if !self.inner.obtained.populated && !self.populate_claimed(first..first + pages) {
-            self.inner.pages.release(first, pages);
-            return None;
+        self.make_present(first, pages).then(|| Chunk::new(self.clone(), first, pages))
+    }
+
+    /// Claims the pages `first..first + pages`, if they are free, and makes them present; contents unknown.
+    fn claim_at(&self, first: usize, pages: usize) -> bool {
+        let is_had =
+            self.inner.mapping.is_here() && self.inner.pages.claim_at(first, pages) && self.make_present(first, pages);
+        if is_had {
+            for page in first..first + pages {
+                self.inner.pages.take_contents(page);
+            }
         }
-        Some(Chunk::new(self.clone(), first, pages))
+        is_had
+    }
+
+    /// Populates claimed pages of a lazy arena, or gives them back.
+    fn make_present(&self, first: usize, pages: usize) -> bool {
+        let is_present = self.inner.obtained.populated || self.populate_claimed(first..first + pages);
+        if !is_present {
+            self.inner.pages.release(first, pages);
+        }
+        is_present
     }
 
     /// Makes those of the claimed pages present that are not yet.

@@ -14,6 +14,8 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(feature = "allocator-api2")]
+mod allocator;
 mod central;
 mod commit;
 mod current;
@@ -83,7 +85,7 @@ pub use stats::{HeapStats, HeldPages};
 /// assert_eq!(numbers.iter().sum::<u64>(), 4_999_950_000);
 /// println!("{}", GLOBAL.stats());
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct HugeAlloc {
     options: Options,
 }

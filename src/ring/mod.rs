@@ -19,7 +19,8 @@
 //! attaches, against its own and the length of the memory, and are never read again. Positions go through a mask, and
 //! what lies between two positions is cut to the capacity: a peer that lies about its position makes us see elements
 //! that nobody enqueued, which it can do anyway, or a full ring. What the elements mean is the caller's to check;
-//! [`View::get`](crate::arena::View::get) does.
+//! `View::get` (of arenas) and
+//! `Pool::reclaim` do.
 //!
 //! # Why not a crate that exists
 //!

@@ -55,7 +55,8 @@ pub fn page_sizes() -> Vec<PageSize> {
 /// none, and for processes with `CAP_IPC_LOCK`.
 ///
 /// What this process has pinned is taken into account; what other processes of the same user have registered with
-/// io_uring or AF_XDP, which counts there too, cannot be seen. The kernel charges whole huge pages.
+/// io_uring or AF_XDP, which counts there too, cannot be seen. The kernel charges whole huge pages, and a ring of io_uring
+/// for itself (Linux 6.14): ask for a little more than what is registered.
 ///
 /// # Examples
 ///
