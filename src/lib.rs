@@ -60,6 +60,7 @@ pub mod memops;
 pub mod numa;
 mod page_size;
 pub mod supply;
+mod sync;
 mod sys;
 
 pub use arena::{Arena, ArenaBuilder, Chunk, Populate, PopulateProgress, Worker, ZeroingChunk};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Modules from the ground up. A module may use those of lower layers, and itself.
 const LAYERS: [&[&str]; 7] = [
-    &["page_size", "error"],
+    &["page_size", "error", "sync"],
     &["sys"],
     &["backing", "supply", "numa"],
     &["mapping", "memops", "ring"],
