@@ -27,10 +27,10 @@
 //!
 //! On kernels other than Linux and on 32-bit machines it does not compile. Do not use it where memory has to go
 //! back to the system quickly (the heap keeps what it has until [`HugeAlloc::trim`]), in containers of a few
-//! MiB (the grain is 2 MiB), or to catch programming errors: it notices some double frees and aborts, but it is
-//! not a hardened allocator. A child of fork(2) that writes to huge pages needs pages of its own from the pool;
-//! where the pool is exhausted the kernel kills that child (not the parent); [`HugeAlloc::spare_pages`] keeps some for
-//! it, and [`HugeAlloc::fork_unsafe`] says what becomes of pages of 1 GiB.
+//! MiB (the grain is 2 MiB), or to stop an attacker: debug builds and the feature `hardened` abort on wrong frees,
+//! but it is not a hardened allocator. A child of fork(2) that writes to huge pages needs pages of its own from the
+//! pool; where the pool is exhausted the kernel kills that child (not the parent). [`HugeAlloc::spare_pages`] keeps
+//! some for it, and [`HugeAlloc::fork_unsafe`] says what becomes of pages of 1 GiB.
 //!
 //! # Words
 //!
@@ -66,6 +66,7 @@ mod page_size;
 pub mod pool;
 pub mod ring;
 pub mod supply;
+mod sync;
 mod sys;
 
 pub use arena::{Arena, ArenaBuilder, Chunk, Populate, PopulateProgress, Worker, ZeroingChunk};

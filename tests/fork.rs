@@ -7,17 +7,21 @@ mod support;
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
+use std::time::Duration;
 
 use hugearena::supply::Supply;
 use hugearena::{HugeAlloc, PageSize};
 
 use support::is_filled;
+use support::pool::PoolLock;
 
 #[global_allocator]
 static GLOBAL: HugeAlloc = HugeAlloc::new();
 
 const THREADS: usize = 8;
 const SLOTS: usize = 256;
+/// Forks between two looks at the pool.
+const BATCH: u64 = 50;
 
 /// Blocks that belong to whoever takes them out: a child takes those of all threads, without a lock that a thread
 /// which does not exist there might hold.
@@ -83,6 +87,15 @@ fn shortage() -> Option<String> {
     (held > 0 && free < 2 * held + 16).then(|| format!("children may need {held} pages of 2M, {free} are free"))
 }
 
+/// How a child failed, if it did.
+fn fork_once(round: u64) -> Option<String> {
+    let status = support::fork(|| {
+        live_as_a_child(round);
+        0
+    });
+    (!status.success()).then(|| format!("round {round}: {status}\n{}", GLOBAL.stats()))
+}
+
 #[test]
 fn eight_threads_allocate_while_one_forks() {
     let forks: u64 = std::env::var("HUGEARENA_FORKS").ok().map_or(60, |text| text.parse().unwrap());
@@ -98,17 +111,15 @@ fn eight_threads_allocate_while_one_forks() {
                 });
             });
         }
-        let done = (0..forks).find_map(|round| {
-            if round % 50 == 0
-                && let Some(reason) = shortage()
-            {
+        let done = (0..forks.div_ceil(BATCH)).find_map(|batch| {
+            // Not at the same time as tests that leave few pages in the pool; and they get their turn.
+            std::thread::sleep(Duration::from_millis(20));
+            let _lock = PoolLock::take();
+            if let Some(reason) = shortage() {
                 return Some(Err(reason));
             }
-            let status = support::fork(|| {
-                live_as_a_child(round);
-                0
-            });
-            (!status.success()).then(|| Ok(format!("round {round}: {status}\n{}", GLOBAL.stats())))
+            let rounds = batch * BATCH..forks.min((batch + 1) * BATCH);
+            rounds.into_iter().find_map(fork_once).map(Ok)
         });
         STOP.store(true, Relaxed);
         match done {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Modules from the ground up. A module may use those of lower layers, and itself.
 const LAYERS: [&[&str]; 8] = [
-    &["page_size", "error"],
+    &["page_size", "error", "sync"],
     &["sys"],
     &["backing", "supply", "numa"],
     &["mapping", "memops", "ring", "iova"],
@@ -40,6 +40,7 @@ const UNSAFE: &[&str] = &[
     "arena/zeroing.rs",
     "heap/allocator.rs",
     "heap/central.rs",
+    "heap/checks.rs",
     "heap/commit.rs",
     "heap/current.rs",
     "heap/fork.rs",

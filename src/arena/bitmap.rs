@@ -15,17 +15,16 @@
 //! other bits. Longer runs are claimed word by word and given back if a page in the middle was lost; while that
 //! goes on, a claim that finds nothing looks again instead of failing on pages that are about to come back.
 
+// The path is what it would be anyhow, but for tests/loom, which includes this file.
+#[path = "bitmap/presence.rs"]
 mod presence;
 
-use std::sync::Mutex;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, compiler_fence, fence};
 use std::time::Duration;
-
-use crossbeam::utils::{Backoff, CachePadded};
 
 use super::state::PageState;
 use crate::mapping::words::Words;
+use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Backoff, CachePadded, Mutex, compiler_fence, fence, sleep};
 
 const WORD: usize = u64::BITS as usize;
 
@@ -219,7 +218,7 @@ impl Bitmap {
                 backoff.snooze();
             } else if naps < WAITS {
                 // The holder may need this CPU to go on: the scrubber runs only where nobody else does.
-                std::thread::sleep(NAP);
+                sleep(NAP);
                 naps += 1;
             } else {
                 break;

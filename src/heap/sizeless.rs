@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::size_class::{CLASS, CLASSES, SMALL_MAX};
 use super::space::{Kind, Space, UNIT_BYTES};
-use super::{HEAP, HugeAlloc, large, size_class, thread};
+use super::{HEAP, HugeAlloc, checks, large, size_class, thread};
 use crate::sys;
 
 /// The class whose blocks are runs of so many units; `CLASSES` where no class has such runs.
@@ -109,6 +109,8 @@ impl HugeAlloc {
         let Some((space, unit)) = find(block) else {
             return false;
         };
+        // SAFETY: the caller's contract.
+        unsafe { checks::check_free_unsized(block, || self.usable_size(block)) };
         let entry = space.unit(unit);
         let class = entry.class();
         // A class out of range is no class: `dealloc_run` aborts then.
@@ -161,13 +163,14 @@ impl HugeAlloc {
         if held == 0 {
             return null_mut();
         }
+        checks::check_live_unsized(block);
         if block.addr().is_multiple_of(align) && stays(block, held, layout.size()) {
             return block;
         }
         // SAFETY: the caller's contract; the new block is another one, at least as long as what is copied.
         unsafe {
             let grows = held > SMALL_MAX && size_class::of(layout) >= CLASSES;
-            let new = if grows { large::alloc_to_grow(self, layout) } else { self.alloc(layout) };
+            let new = if grows { checks::note_alloc(large::alloc_to_grow(self, layout)) } else { self.alloc(layout) };
             if !new.is_null() {
                 ptr::copy_nonoverlapping(block, new, held.min(layout.size()));
                 self.dealloc_unsized(block);

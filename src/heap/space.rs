@@ -17,6 +17,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
+use super::checks::LiveBits;
 use crate::error::Errno;
 use crate::mapping::reservation::Reservation;
 use crate::page_size::PageSize;
@@ -195,6 +196,7 @@ pub(crate) struct Space {
     units: Reservation,
     chunks: NonNull<Chunk>,
     chunk_count: u32,
+    live: LiveBits,
 }
 
 // SAFETY: the tables hold atomics only, and `chunks` points to a table that lives as long as the process.
@@ -233,10 +235,12 @@ impl Space {
             let chunks = memory::map_anonymous(chunk_count as usize * size_of::<Chunk>(), Anonymous::Base);
             // SAFETY: nobody knows the table yet.
             let chunks = chunks.inspect_err(|_| unsafe { units.unmap() })?;
-            Ok((units, chunks.cast()))
+            // SAFETY: as above.
+            let live = LiveBits::new(bytes).inspect_err(|_| unsafe { units.unmap() })?;
+            Ok((units, chunks.cast(), live))
         };
         match tables() {
-            Ok((units, chunks)) => Ok(Space { range, units, chunks, chunk_count }),
+            Ok((units, chunks, live)) => Ok(Space { range, units, chunks, chunk_count, live }),
             Err(errno) => {
                 // SAFETY: nobody knows the range yet.
                 unsafe { range.unmap() };
@@ -248,6 +252,11 @@ impl Space {
     /// The largest alignment of a run, in bytes: that of the range.
     pub(crate) fn largest_align(&self) -> usize {
         RANGE_ALIGN.min(self.range.len().next_power_of_two())
+    }
+
+    /// Where blocks in use start.
+    pub(crate) fn live(&self) -> &LiveBits {
+        &self.live
     }
 
     /// Chunks in the range.

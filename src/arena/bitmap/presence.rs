@@ -3,10 +3,10 @@
 //! Whoever takes a page here owns it like a claim does, so nothing is locked while the system is asked.
 
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use super::{Bitmap, Prefer, WORD, masks, whole_word};
+use crate::sync::AtomicU64;
+use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 impl Bitmap {
     /// Makes all but the first `pages` pages absent. Before anybody uses the bitmap.
