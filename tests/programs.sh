@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Real programs with the heap as their malloc: redis, memcached, SQLite, Python, git, nginx, dd. Each is put under load
-# and decides by checks of its own; each is looked into for the library and for huge pages.
+# Real programs with the heap as their malloc: redis, memcached, SQLite, Python, git, nginx, dd, stress-ng, Lua, Z3,
+# Ghostscript. Each is put under load and decides by checks of its own; each is looked into for the library and for huge
+# pages.
 #
 #   tests/programs.sh           everything, and redis against other allocators in turns (about ten minutes)
 #   tests/programs.sh --short   two minutes: what CI runs
@@ -14,14 +15,15 @@ cd "$(dirname "$0")/.."
 declare -A PACKAGES=(
     [redis-server]=redis-server [redis-benchmark]=redis-tools [memcached]=memcached [sqlite3]=sqlite3
     [/usr/bin/python3]=python3 [git]=git [nginx]=nginx [ab]=apache2-utils
+    [stress-ng]=stress-ng [lua5.4]=lua5.4 [z3]=z3 [gs]=ghostscript
 )
-ALL=(redis memcached sqlite python git nginx dd)
+ALL=(redis memcached sqlite python git nginx dd stress lua solver pages)
 SHORT=0
 NAMES=()
 for argument in "$@"; do
     case $argument in
     --short) SHORT=1 ;;
-    -*) sed -n '2,9s/^# \?//p' "$0"; exit 2 ;;
+    -*) sed -n '2,10s/^# \?//p' "$0"; exit 2 ;;
     *) NAMES+=("$argument") ;;
     esac
 done
@@ -286,6 +288,70 @@ dd_() {
     echo "speed: $(paste -sd\; "$WORK/speed")"
 }
 
+# malloc, calloc, realloc and free of random sizes by several threads and processes, with the contents checked.
+stress() {
+    local seconds
+    seconds=$(scale 4 30)
+    heap stress-ng --quiet --malloc 2 --malloc-ops 200000 --malloc-pthreads 2 --verify -t "$seconds" || fail "malloc" || return 1
+    heap stress-ng --quiet --malloc 2 --malloc-bytes 64M --malloc-max 64 --malloc-touch --verify -t "$seconds" ||
+        fail "malloc of large blocks" || return 1
+    heap stress-ng --quiet --bigheap 1 --bigheap-ops 2000 --bigheap-growth 1M --verify -t "$seconds" || fail "realloc" || return 1
+}
+
+# A program, with what it reads on standard input, answers on the heap what it answers on libc.
+agrees() {
+    cat >"$WORK/input"
+    "$HUGEARENA" run --stats -- "$@" <"$WORK/input" >"$WORK/heap.out" 2>"$WORK/heap.err" ||
+        fail "$1: $(tail -1 "$WORK/heap.err")" || return 1
+    "$@" <"$WORK/input" >"$WORK/libc.out" 2>/dev/null
+    [ -s "$WORK/libc.out" ] && cmp "$WORK/heap.out" "$WORK/libc.out" || fail "$1: other answers than on libc" || return 1
+    told "$WORK/heap.err"
+}
+
+lua() {
+    agrees lua5.4 - <<LUA
+local words, sum = {}, 0
+for i = 1, $(scale 300000 2000000) do
+    local word = string.rep(tostring(i % 9973), i % 7 + 1)
+    words[word] = (words[word] or 0) + 1
+    if i % 3 == 0 then words["t" .. i] = { i, i * 2, name = word } end
+    if i % 5 == 0 then words["t" .. i - 98] = nil end
+end
+for key, value in pairs(words) do sum = sum + #key + (type(value) == "table" and value[2] or value) end
+print(sum)
+LUA
+}
+
+# Eight pigeons into seven holes, and sums of products: a solver that allocates and backtracks.
+solver() {
+    agrees z3 -in < <(
+        awk -v pigeons="$(scale 7 8)" 'BEGIN {
+            for (p = 1; p <= pigeons; p++) {
+                clause = ""
+                for (h = 1; h < pigeons; h++) { print "(declare-const x" p "_" h " Bool)"; clause = clause " x" p "_" h }
+                print "(assert (or" clause "))"
+            }
+            for (h = 1; h < pigeons; h++) for (p = 1; p < pigeons; p++) for (q = p + 1; q <= pigeons; q++)
+                print "(assert (not (and x" p "_" h " x" q "_" h ")))"
+            print "(check-sat)(reset)(declare-const a Int)(declare-const b Int)(declare-const c Int)"
+            print "(assert (and (> a 1) (> b a) (> c b) (= (+ (* a a) (* b b)) (* c c)) (< c 60)))(check-sat)"
+        }'
+    )
+}
+
+# Pages drawn by Ghostscript, pixel by pixel the same.
+pages() {
+    agrees gs -q -dSAFER -dBATCH -dNOPAUSE -sDEVICE=ppmraw -r"$(scale 100 300)" -sOutputFile=- - <<'POSTSCRIPT'
+1 1 4 { /page exch def
+    /Times-Roman findfont 9 scalefont setfont
+    0 1 300 { dup 7 mul 600 mod 10 add exch dup 13 mul 780 mod 10 add exch 3 1 roll moveto page mul 20 string cvs show } for
+    0 1 200 { /i exch def i 200 div i page mul 97 mod 97 div 0.5 setrgbcolor
+        newpath i 37 mul 600 mod i 53 mul 780 mod i 5 add 0 360 arc gsave 0.2 setlinewidth stroke grestore
+        i 5 mod 0 eq { fill } if } for
+    showpage } for
+POSTSCRIPT
+}
+
 # Seconds of wall time of a command, one line more in a file of that name.
 seconds() {
     local name=$1 start
@@ -304,7 +370,7 @@ redis_peers() {
     local round name peer best sock=$WORK/peers.sock
     local -A peers=([heap]=$LIBRARY [own]='')
     for name in jemalloc:libjemalloc.so.2 mimalloc:libmimalloc.so.2 tcmalloc:libtcmalloc_minimal.so.4; do
-        if ldconfig -p | grep -q "${name#*:}"; then peers[${name%:*}]=${name#*:}; else echo "no ${name%:*} (apt-get install)"; fi
+        if [[ $(ldconfig -p) == *"${name#*:}"* ]]; then peers[${name%:*}]=${name#*:}; else echo "no ${name%:*} (apt-get install)"; fi
     done
     for ((round = 0; round < ${ROUNDS:-9}; round++)); do
         for peer in "${!peers[@]}"; do
@@ -315,9 +381,11 @@ redis_peers() {
             stop
         done
     done
+    local line=
     for peer in "${!peers[@]}"; do
-        [ "$peer" = heap ] || echo "speed: against $peer: throughput $(ratio "load.$peer" load.heap)x, CPU time $(ratio "ticks.$peer" ticks.heap)x"
+        [ "$peer" = heap ] || line+=" $peer $(ratio "load.$peer" load.heap)x (CPU time $(ratio "ticks.$peer" ticks.heap)x)"
     done
+    echo "speed: of$line"
 }
 
 redis-load() {
