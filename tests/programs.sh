@@ -52,6 +52,14 @@ cargo build --quiet --release --example preload --features preload || exit 1
 cargo build --quiet --release --features cli --bin hugearena || exit 1
 LIBRARY=$PWD/target/release/examples/libpreload.so
 HUGEARENA=$PWD/target/release/hugearena
+
+# The loader has placed each thread's word: what asks it for one with a call, which may call malloc, is not on the way
+# to a block. std does where it panics or prints.
+[[ $(readelf -d "$LIBRARY") == *STATIC_TLS* ]] || { echo "FAILED: $LIBRARY is not in the initial-exec TLS model"; exit 1; }
+callers=$(objdump -d -C --no-show-raw-insn "$LIBRARY" |
+    awk '/^[0-9a-f]+ </ { name = $0 } /call.*__tls_get_addr/ { print name }' | grep -v 'std::')
+[ -z "$callers" ] || { echo "FAILED: calls of __tls_get_addr: $callers"; exit 1; }
+
 WORK=$(mktemp -d)
 SERVER=
 
