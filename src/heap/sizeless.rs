@@ -10,7 +10,7 @@ use std::ptr::{self, null_mut};
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::size_class::{CLASS, CLASSES, SMALL_MAX};
-use super::space::{Kind, Space, UNIT_BYTES};
+use super::space::{Kind, Space, UNIT_BYTES, Unit};
 use super::{HEAP, HugeAlloc, checks, large, size_class, thread};
 use crate::sys;
 
@@ -22,6 +22,18 @@ static RUN_CLASS: [u8; SMALL_MAX / UNIT_BYTES + 1] = {
         if CLASS[class].is_run() {
             table[CLASS[class].units as usize] = class as u8;
         }
+        class += 1;
+    }
+    table
+};
+
+/// Bytes in a block by class: all that is asked for on the way, on few cache lines. A power of two long, so that an
+/// index needs no check.
+static BLOCK_BYTES: [u32; CLASSES.next_power_of_two()] = {
+    let mut table = [0; CLASSES.next_power_of_two()];
+    let mut class = 0;
+    while class < CLASSES {
+        table[class] = CLASS[class].size;
         class += 1;
     }
     table
@@ -65,15 +77,13 @@ impl HugeAlloc {
     #[inline]
     #[must_use]
     pub unsafe fn usable_size(&self, block: *const u8) -> usize {
-        let Some((space, unit)) = find(block) else {
+        let Some((space, entry)) = find(block) else {
             return 0;
         };
-        let entry = space.unit(unit);
         if entry.kind() == Kind::Span {
-            return CLASS.get(entry.class()).map_or(0, |class| class.size as usize);
+            return BLOCK_BYTES[entry.class() % BLOCK_BYTES.len()] as usize;
         }
-        let run = large::run_of(space, block.cast_mut());
-        space.unit(run).len.load(Relaxed) as usize * UNIT_BYTES
+        run_bytes(space, block.cast_mut())
     }
 
     /// Frees `block`, whatever the layout that it was allocated with. Returns whether it is from this heap; if not,
@@ -106,12 +116,11 @@ impl HugeAlloc {
     /// free(3); POSIX.1-2024, which has `free` preserve errno.
     #[inline]
     pub unsafe fn dealloc_unsized(&self, block: *mut u8) -> bool {
-        let Some((space, unit)) = find(block) else {
+        let Some((space, entry)) = find(block) else {
             return false;
         };
         // SAFETY: the caller's contract.
         unsafe { checks::check_free_unsized(block, || self.usable_size(block)) };
-        let entry = space.unit(unit);
         let class = entry.class();
         // A class out of range is no class: `dealloc_run` aborts then.
         if entry.kind() != Kind::Span || class >= CLASSES {
@@ -180,12 +189,18 @@ impl HugeAlloc {
     }
 }
 
-/// The unit that holds `block`, if it is from this heap.
+/// The entry of the unit that holds `block`, if it is from this heap.
 #[inline(always)]
-fn find(block: *const u8) -> Option<(&'static Space, u32)> {
+fn find(block: *const u8) -> Option<(&'static Space, &'static Unit)> {
     let space = HEAP.space()?;
-    let offset = space.offset_of(block.cast_mut())?;
-    Some((space, (offset / UNIT_BYTES) as u32))
+    Some((space, space.entry_of(block.cast_mut())?))
+}
+
+#[cold]
+#[inline(never)]
+fn run_bytes(space: &Space, block: *mut u8) -> usize {
+    let run = large::run_of(space, block);
+    space.unit(run).len.load(Relaxed) as usize * UNIT_BYTES
 }
 
 /// Whether a block that holds `held` bytes can hold `size` where it is, and should. Resizes it if it is a run.
@@ -193,11 +208,11 @@ fn stays(block: *mut u8, held: usize, size: usize) -> bool {
     if size <= held && size >= held / 2 && held <= SMALL_MAX {
         return true;
     }
-    let Some((space, unit)) = find(block) else {
+    let Some((_, entry)) = find(block) else {
         return false;
     };
     // Less than a run of several units is better off among its equals in a span.
-    let is_run = space.unit(unit).kind() == Kind::Run && size > SPAN_BYTES_MAX;
+    let is_run = entry.kind() == Kind::Run && size > SPAN_BYTES_MAX;
     is_run && large::resize_in_place(block, size)
 }
 

@@ -285,6 +285,15 @@ impl Space {
         }
     }
 
+    /// The entry of the unit that holds `block`, or `None` for a pointer that is not ours. The block lies in a committed
+    /// chunk, or the entry faults when it is looked at.
+    #[inline]
+    pub(crate) fn entry_of(&self, block: *mut u8) -> Option<&Unit> {
+        let index = self.offset_of(block)? / UNIT_BYTES;
+        // SAFETY: as in `unit`: the table has an entry for every unit of the range, which the offset is inside of.
+        Some(unsafe { self.units.base().cast::<Unit>().add(index).as_ref() })
+    }
+
     /// A unit of a committed chunk.
     #[inline]
     pub(crate) fn unit(&self, index: u32) -> &Unit {

@@ -267,6 +267,9 @@ kin in the library. So do the programs that it starts. Programs that bring a mal
 replaced do not use it; programs for which the loader ignores LD_PRELOAD (statically linked, setuid, of another \
 machine) are refused.
 
+A process that has been forked and goes on without exec needs pages of its own for what it writes, as many as it \
+writes to; where the pool has none left, the kernel kills it. Keep some free for servers that fork workers.
+
 The library is that of --lib, else of $HUGEARENA_PRELOAD, else libpreload.so beside this command or in examples/ \
 there. It is built by: cargo build --release --example preload --features preload";
 
