@@ -73,7 +73,7 @@ pub fn aligned(buffers: usize) -> Outcome {
         let size = SIZES[random.below(SIZES.len())];
         let buffer = Block::new(Layout::from_size_align(size, 4096).expect("a buffer"));
         assert!(buffer.address.addr().is_multiple_of(4096));
-        buffer.touch();
+        buffer.touch_rest();
         buffer
     };
     timed(|| {
@@ -93,7 +93,7 @@ pub fn aligned(buffers: usize) -> Outcome {
 /// Buffers that grow by what arrives, and are cut when they are full.
 pub fn realloc(steps: usize) -> Outcome {
     const BUFFERS: usize = 256;
-    const ARRIVING: [u8; 1024] = [7; 1024];
+    static ARRIVING: [u8; 1024] = [7; 1024];
     let mut random = Random::new(4);
     let mut buffers = vec![Vec::<u8>::new(); BUFFERS];
     timed(|| {

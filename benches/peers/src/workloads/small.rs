@@ -19,20 +19,25 @@ const fn layout<const SIZE: usize>() -> Layout {
 pub fn pair<const SIZE: usize>(pairs: usize) -> Outcome {
     timed(|| {
         for _ in 0..pairs {
-            let mut block = Block::new(layout::<SIZE>());
-            block.address = black_box(block.address);
-            Block { layout: layout::<SIZE>(), ..block }.free();
+            let block = Block::new(layout::<SIZE>());
+            // Somebody else has seen it, so the compiler cannot leave it out.
+            black_box(block.address);
+            block.free();
         }
         pairs as u64
     })
 }
 
-/// A thousand blocks, then freed last first.
+/// A thousand blocks, used, then freed last first.
 pub fn batch<const SIZE: usize>(blocks: usize) -> Outcome {
     let mut addresses = Vec::with_capacity(BATCH);
     timed(|| {
         for _ in 0..blocks / BATCH {
-            addresses.extend((0..BATCH).map(|_| Block::new(layout::<SIZE>()).address));
+            addresses.extend((0..BATCH).map(|_| {
+                let block = Block::new(layout::<SIZE>());
+                block.touch_rest();
+                block.address
+            }));
             while let Some(address) = addresses.pop() {
                 Block { address, layout: layout::<SIZE>() }.free();
             }
