@@ -17,7 +17,7 @@ use super::size_class::{CLASS, CLASSES, SLOT_START, SLOTS};
 use super::space::UNIT_BYTES;
 use super::{HEAP, HugeAlloc, current};
 
-/// Bytes of free blocks that one thread's cache may hold.
+/// Bytes of free blocks that one thread's cache may hold by right; what it may borrow besides, all threads share.
 const BUDGET_BYTES: usize = 192 << 10;
 /// Bytes that a bin has room for at first; each time that is not enough, twice as much.
 const FIRST_ROOM_BYTES: usize = 1 << 10;
@@ -76,6 +76,8 @@ struct Cache {
     run: u32,
     /// Bytes that bins may still be given room for.
     budget: usize,
+    /// Bytes of room on loan from the heap.
+    borrowed: usize,
     /// The class that is next to give room up.
     victim: usize,
     /// Slow calls so far.
@@ -93,7 +95,7 @@ const _: () = assert!(offset_of!(Cache, bins) == 0);
 pub(crate) fn pop(class: usize) -> *mut u8 {
     // SAFETY: the current cache is `EMPTY`, `DEAD` or this thread's own cache, all valid for reads; `class` is
     // in range at every caller (it compared with `CLASSES`). If `top` is above `base`, the bin is one of our
-    // own cache and the slot below `top` holds a block; only this thread writes it.
+    // own cache and the slot below `top` holds a block, which is never null; only this thread writes it.
     unsafe {
         let bin = &raw mut (*current::get()).0[class];
         let top = (*bin).top;
@@ -102,7 +104,10 @@ pub(crate) fn pop(class: usize) -> *mut u8 {
         }
         let top = top.sub(1);
         (*bin).top = top;
-        *top
+        let block = *top;
+        // Spares the caller, and its caller, a test.
+        std::hint::assert_unchecked(!block.is_null());
+        block
     }
 }
 
@@ -191,6 +196,7 @@ fn create() -> Option<*mut Cache> {
     unsafe {
         (&raw mut (*cache).run).write(run);
         (&raw mut (*cache).budget).write(BUDGET_BYTES);
+        (&raw mut (*cache).borrowed).write(0);
         (&raw mut (*cache).victim).write(0);
         (&raw mut (*cache).misses).write(0);
         let slots = cache.byte_add(SLOTS_OFFSET).cast::<*mut u8>();
@@ -210,6 +216,7 @@ unsafe fn destroy(cache: *mut Cache) {
     // SAFETY: the caller's contract.
     let run = unsafe {
         (*cache).flush();
+        HEAP.return_room((*cache).borrowed);
         (*cache).run
     };
     HEAP.give_run(run);
@@ -282,14 +289,19 @@ impl Cache {
         }
     }
 
-    /// Doubles the room of a bin, as far as its slots and the cache's budget go.
+    /// Doubles the room of a bin, as far as its slots and the cache's budget go, which grows by loans.
     fn widen(&mut self, class: usize) {
         let (size, slots) = (CLASS[class].size as usize, CLASS[class].slots as usize);
         let room = self.bins.0[class].room();
         let wanted = room.max((FIRST_ROOM_BYTES / size).max(1)).min(slots - room);
         self.misses = self.misses.wrapping_add(1);
         if wanted * size > self.budget && self.misses.is_multiple_of(STEALING_PERIOD) {
-            self.steal((room + wanted) * size);
+            if HEAP.lend_room(wanted * size) {
+                self.borrowed += wanted * size;
+                self.budget += wanted * size;
+            } else {
+                self.steal((room + wanted) * size);
+            }
         }
         let given = wanted.min(self.budget / size);
         self.budget -= given * size;
