@@ -32,6 +32,7 @@ const FORBIDDEN: [(&str, &str); 1] = [("heap", "arena")];
 const UNSAFE: &[&str] = &[
     "arena/chunk.rs",
     "arena/mod.rs",
+    "arena/resize.rs",
     "arena/scrub.rs",
     "arena/zeroing.rs",
     "heap/central.rs",
@@ -46,8 +47,10 @@ const UNSAFE: &[&str] = &[
     "heap/space.rs",
     "heap/thread.rs",
     "mapping/attach.rs",
+    "mapping/growth.rs",
     "mapping/mod.rs",
     "mapping/reservation.rs",
+    "mapping/resize.rs",
     "mapping/words.rs",
     "memops/dirty.rs",
     "memops/kernel/aarch64.rs",
