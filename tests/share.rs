@@ -394,3 +394,22 @@ fn anonymous_memory_has_no_regions() {
     assert_eq!(arena.file_regions().len(), 0);
     assert!(arena.claim(1).unwrap().file_region().is_none());
 }
+
+#[test]
+fn regions_leave_out_pages_that_the_arena_has_not() {
+    let page = PageSize::base().bytes();
+    let arena = Arena::builder().page_size(PageSize::base()).capacity(4 * page).max_capacity(8 * page).open().unwrap();
+    let regions = |arena: &Arena| -> Vec<_> {
+        arena.file_regions().map(|region| (region.offset() / page, region.len() / page)).collect()
+    };
+    assert_eq!(regions(&arena), [(0, 4)]);
+    let mut chunks: Vec<_> = (0..4).map(|_| arena.claim(1).unwrap()).collect();
+    chunks.sort_by_key(|chunk| chunk.offset());
+    drop(chunks.remove(1));
+    assert_eq!(arena.trim().unwrap(), 1);
+    assert_eq!(regions(&arena), [(0, 1), (2, 2)]);
+    assert!(arena.file_regions().all(|region| chunks.iter().any(|chunk| chunk.as_ptr() == region.as_ptr())));
+    drop(chunks);
+    arena.trim().unwrap();
+    assert_eq!(arena.file_regions().len(), 0);
+}

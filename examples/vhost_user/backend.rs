@@ -47,28 +47,52 @@ pub fn find() -> Option<PathBuf> {
 }
 
 impl Backend {
-    /// Starts it. On 2 MiB pages of its own if the pool has 64 MiB of them, else on base pages.
-    pub fn start(program: &Path) -> io::Result<Backend> {
-        let directory = new_directory()?;
-        let available = Supply::read().available_pages(PageSize::HUGE_2M);
-        let on_huge_pages = available * PageSize::HUGE_2M.bytes() as u64 >= MIB << 20;
+    /// Starts it, and waits until it listens. On 2 MiB pages of its own if the pool has 64 MiB of them, else on base pages.
+    pub fn start(program: &Path) -> Result<Backend, String> {
+        let available = Supply::read().available_pages(PageSize::HUGE_2M) * PageSize::HUGE_2M.bytes() as u64;
+        let huge = (available >= MIB << 20).then(|| Backend::launch(program, true)?.listening());
+        match huge {
+            Some(Ok(backend)) => Ok(backend),
+            // The pool may have been taken by somebody else meanwhile.
+            _ => Backend::launch(program, false)?.listening(),
+        }
+    }
+
+    fn launch(program: &Path, on_huge_pages: bool) -> Result<Backend, String> {
+        let failed = |error: io::Error| format!("{}: {error}", program.display());
+        let directory = new_directory().map_err(failed)?;
         let mut command = Command::new(program);
         command.args(arguments(on_huge_pages, &directory.join(SOCKET)));
-        let log = File::create(directory.join(LOG))?;
-        command.stdin(Stdio::piped()).stdout(log.try_clone()?).stderr(log);
-        let spawned = command.spawn();
+        let spawned = File::create(directory.join(LOG)).and_then(|log| {
+            command.stdin(Stdio::piped()).stdout(log.try_clone()?).stderr(log);
+            command.spawn()
+        });
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         let text = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         match spawned {
             Ok(child) => Ok(Backend { child, directory, command: text, on_huge_pages }),
             Err(error) => {
                 let _ = fs::remove_dir_all(&directory);
-                Err(error)
+                Err(failed(error))
             }
         }
     }
 
-    /// Where it listens, once it does.
+    fn listening(mut self) -> Result<Backend, String> {
+        let start = Instant::now();
+        while !self.socket().exists() {
+            if let Some(problem) = self.problem() {
+                return Err(problem);
+            }
+            if start.elapsed() > PATIENCE {
+                return Err(format!("{} does not listen", self.command));
+            }
+            sleep(Duration::from_millis(20));
+        }
+        Ok(self)
+    }
+
+    /// Where it listens.
     pub fn socket(&self) -> PathBuf {
         self.directory.join(SOCKET)
     }
@@ -99,6 +123,12 @@ impl Backend {
     pub fn mappings(&self, inode: u64) -> Vec<Range<u64>> {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.id())).unwrap_or_default();
         maps.lines().filter_map(|line| mapping_of(line, inode)).collect()
+    }
+
+    /// How many mappings of arenas it has.
+    pub fn mapped_arenas(&self) -> usize {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.id())).unwrap_or_default();
+        maps.lines().filter(|line| line.contains("/memfd:hugearena")).count()
     }
 
     /// Its page faults so far, all threads.

@@ -20,26 +20,39 @@ pub const CONNECTED: &str = "connected";
 /// A back end notices a closed socket within milliseconds; other users of the pool may take longer to settle.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Free pages of 2 MiB before the front end started, while it ran, and after it was killed; and whether the same back
-/// end then served another.
+/// What was seen before the front end started, while it ran, and after it was killed.
 #[derive(Clone, Copy, Debug)]
 pub struct Death {
+    /// Free pages of 2 MiB. Other users of the pool show here too.
     pub before: u64,
     pub during: u64,
     pub after: u64,
+    /// Mappings that the back end had of the front end's memory while that ran, and after.
+    pub mapped_during: usize,
+    pub mapped_after: usize,
+    /// Whether the same back end then served another.
     pub served_on: bool,
 }
 
 impl Death {
     pub fn is_met(&self) -> bool {
-        self.after >= self.before && self.served_on
+        self.after >= self.before && self.is_forgotten()
+    }
+
+    /// The front end is dead and its memory mapped nowhere: the pages are free, whoever took them since.
+    pub fn is_forgotten(&self) -> bool {
+        self.mapped_during > 0 && self.mapped_after == 0 && self.served_on
     }
 }
 
 impl fmt::Display for Death {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let next = if self.served_on { "served the next" } else { "did not serve the next" };
-        write!(f, "{} free, {} while it ran, {} after; the back end {next}", self.before, self.during, self.after)
+        let Death { before, during, after, mapped_during, mapped_after, .. } = self;
+        write!(
+            f,
+            "{before} free, {during} while it ran, {after} after; mapped {mapped_during} times, then {mapped_after}; the back end {next}"
+        )
     }
 }
 
@@ -47,41 +60,40 @@ impl fmt::Display for Death {
 /// Kills it, and connects to the same back end.
 pub fn of(front_end: impl FnOnce(&Path) -> Command, program: &Path) -> Result<Death, String> {
     let text = |error: std::io::Error| error.to_string();
-    let mut backend = Backend::start(program).map_err(text)?;
+    let mut backend = Backend::start(program)?;
     // It takes its own pages first.
     drop(connect(&backend.socket(), &mut Memory::open()?, || backend.problem())?);
-    let before = settled(u64::MAX, Duration::from_millis(500));
+    settle(|| false, Duration::from_millis(500));
+    let before = free();
     let mut child = front_end(&backend.socket()).stdout(Stdio::piped()).spawn().map_err(text)?;
     let lines = child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
     let is_connected = lines.map_while(Result::ok).any(|line| line.contains(CONNECTED));
     sleep(Duration::from_millis(200));
-    let (during, was_alive) = (free(), child.try_wait().map_err(text)?.is_none());
+    let (during, mapped_during) = (free(), backend.mapped_arenas());
+    let was_alive = child.try_wait().map_err(text)?.is_none();
     child.kill().and_then(|()| child.wait()).map_err(text)?;
     if !is_connected || !was_alive {
         return Err("the front end that was to be killed ended before".into());
     }
-    let after = settled(before, PATIENCE);
+    settle(|| backend.mapped_arenas() == 0 && free() >= before, PATIENCE);
+    let (after, mapped_after) = (free(), backend.mapped_arenas());
     let mut memory = Memory::open()?;
     let mut port = connect(&backend.socket(), &mut memory, || backend.problem())?;
     let mut traffic = Traffic::new(5000);
     let ended = traffic.run(&mut port, 5000)?;
     port.stop().map_err(|error| error.to_string())?;
     let served_on = ended == Ended::Reached && traffic.tally().received == 5000;
-    Ok(Death { before, during, after, served_on })
+    Ok(Death { before, during, after, mapped_during, mapped_after, served_on })
 }
 
 fn free() -> u64 {
     Supply::read().pool(PageSize::HUGE_2M).map_or(0, |pool| pool.free)
 }
 
-/// Free pages, when they are `wanted` or more, or after a while.
-fn settled(wanted: u64, at_most: Duration) -> u64 {
+/// Waits until it is so, or for a while.
+fn settle(is_so: impl Fn() -> bool, at_most: Duration) {
     let start = Instant::now();
-    loop {
-        let now = free();
-        if now >= wanted || start.elapsed() > at_most {
-            return now;
-        }
+    while !is_so() && start.elapsed() < at_most {
         sleep(Duration::from_millis(20));
     }
 }

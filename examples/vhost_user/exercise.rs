@@ -100,7 +100,7 @@ impl Exercise {
     ) -> Result<(), String> {
         let inode = inode_of(memory.regions()[0].fd())?;
         for connection in 0..=kills {
-            let mut backend = Backend::start(program).map_err(|error| format!("{}: {error}", program.display()))?;
+            let mut backend = Backend::start(program)?;
             self.outcome.commands.push(backend.command().to_owned());
             self.outcome.on_huge_pages &= backend.is_on_huge_pages();
             let mut port = connect(&backend.socket(), memory, || backend.problem())?;

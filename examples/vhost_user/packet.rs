@@ -40,10 +40,13 @@ pub fn write(number: u64, buffer: &mut [u8; LEN_MAX]) -> usize {
     packet[NUMBER..PATTERN].copy_from_slice(&number.to_be_bytes());
     let end = len - CHECKSUM_LEN;
     let mut state = mix(number ^ 0x5eed);
-    for part in packet[PATTERN..end].chunks_mut(8) {
+    let mut next = || {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        part.copy_from_slice(&state.to_be_bytes()[..part.len()]);
-    }
+        state.to_be_bytes()
+    };
+    let (words, rest) = packet[PATTERN..end].as_chunks_mut::<8>();
+    words.fill_with(&mut next);
+    rest.copy_from_slice(&next()[..rest.len()]);
     let sum = checksum(&packet[..end]);
     packet[end..].copy_from_slice(&sum.to_be_bytes());
     len
@@ -64,11 +67,11 @@ pub fn check(packet: &[u8], expected: &mut [u8; LEN_MAX]) -> Result<u64, Damage>
 }
 
 fn checksum(bytes: &[u8]) -> u64 {
-    bytes.chunks(8).fold(bytes.len() as u64, |sum, part| {
-        let mut word = [0; 8];
-        word[..part.len()].copy_from_slice(part);
-        (sum ^ u64::from_be_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
-    })
+    let add = |sum: u64, word| (sum ^ u64::from_be_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    add(words.iter().copied().fold(bytes.len() as u64, add), last)
 }
 
 /// Neighbouring numbers give unrelated ones.

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use super::{Arena, Chunk};
+use super::{Arena, Chunk, PageState};
 use crate::page_size::PageSize;
 
 /// Contiguous memory of an arena of the shared class, as a file descriptor, an offset and a length: what vhost-user,
@@ -57,9 +57,13 @@ impl<'a> FileRegion<'a> {
 }
 
 impl Arena {
-    /// All of the arena in as few regions as there are: one, however large it is, because its pages are in one file;
-    /// none for an arena on anonymous memory, which no descriptor stands for. Offsets of chunks are
+    /// All pages that the arena has, in as few regions as there are: one, however many they are, because they are in one
+    /// file; more where an arena that [shrank](Self::shrink) has gaps, because a peer that touches a page there takes one
+    /// from the pool. None for an arena on anonymous memory, which no descriptor stands for. Offsets of chunks are
     /// [offsets](Chunk::offset) into that file.
+    ///
+    /// As it is during the call: growing and shrinking change it. Pages of a chunk stay:
+    /// [`Chunk::file_region`] is for peers that are to use those only.
     ///
     /// # Examples
     ///
@@ -82,7 +86,17 @@ impl Arena {
     ///
     /// memfd_create(2), fcntl(2) (`F_ADD_SEALS`); vhost-user protocol, "Memory region description".
     pub fn file_regions(&self) -> impl ExactSizeIterator<Item = FileRegion<'_>> {
-        self.file_region_of(0, self.inner.mapping.start(), self.capacity()).into_iter()
+        let states = self.page_states();
+        let mut first = 0;
+        let mut regions = Vec::new();
+        for run in states.chunk_by(|one, next| (*one == PageState::Absent) == (*next == PageState::Absent)) {
+            if run[0] != PageState::Absent {
+                let (offset, len) = (first * self.page_size().bytes(), run.len() * self.page_size().bytes());
+                regions.extend(self.file_region_of(offset, self.address_of(first), len));
+            }
+            first += run.len();
+        }
+        regions.into_iter()
     }
 
     fn file_region_of(&self, offset: usize, start: NonNull<u8>, len: usize) -> Option<FileRegion<'_>> {
