@@ -61,6 +61,10 @@ mod page_size;
 pub mod supply;
 mod sys;
 
+#[cfg(doc)]
+#[doc = include_str!("heap/suites.md")]
+pub mod suites {}
+
 pub use arena::{Arena, ArenaBuilder, Chunk, Populate, PopulateProgress, Worker, ZeroingChunk};
 pub use error::{Error, Result};
 pub use heap::{HeapStats, HugeAlloc};
