@@ -69,6 +69,10 @@ pub mod supply;
 mod sync;
 mod sys;
 
+#[cfg(doc)]
+#[doc = include_str!("heap/suites.md")]
+pub mod suites {}
+
 pub use arena::{Arena, ArenaBuilder, Chunk, Populate, PopulateProgress, Worker, ZeroingChunk};
 pub use error::{Error, Result};
 pub use heap::{HeapStats, HeldPages, HugeAlloc};
