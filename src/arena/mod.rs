@@ -186,7 +186,7 @@ impl Arena {
     #[must_use]
     pub fn stats(&self) -> ArenaStats {
         let cleared = self.inner.cleared_bytes.load(Relaxed);
-        ArenaStats::new(self.inner.page_size, self.inner.pages.counts(), cleared)
+        ArenaStats::new(self.inner.page_size, self.inner.pages.counts(), cleared, self.inner.obtained.declined.len())
     }
 
     /// Takes the error of the last claim, or step in the background, that could not populate its pages; none for eager

@@ -159,7 +159,7 @@ fn map_room(backing: &Backing, options: Options<'_>) -> std::result::Result<Rese
     };
     let part = Part { offset: 0, len, writable: true, reserve: false };
     let own = (options.align > size).then(|| options.align.bytes());
-    if size == PageSize::HUGE_2M && len >= TABLE_BYTES {
+    if options.share_tables && size == PageSize::HUGE_2M && len >= TABLE_BYTES {
         // So that peers can share our page tables. A favour: where there are no addresses for it, others will do.
         match attach::map_aligned(file, part, Some(TABLE_BYTES)) {
             Err(sys::ENOMEM | sys::EEXIST) => {}

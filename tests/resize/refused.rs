@@ -190,3 +190,29 @@ fn one_of_two_that_race_for_the_last_pages_gets_them() {
         }
     });
 }
+
+/// A peer that has the descriptor can seal the file against what shrinking does.
+#[test]
+fn what_the_system_does_not_take_back_stays_and_is_said() {
+    Child::new().run(|| {
+        let size = PageSize::base();
+        let arena = builder(size, 4, 8).open().unwrap();
+        let mut held = arena.claim(1).unwrap();
+        mark(&mut held, 7);
+        drop(held);
+        let is_ours = |fd: &i32| {
+            std::fs::read_link(format!("/proc/self/fd/{fd}"))
+                .is_ok_and(|name| name.to_string_lossy().contains("memfd:hugearena"))
+        };
+        let fd = (0..100).find(is_ours).expect("the arena's descriptor");
+        // SAFETY: changes only the seals of a file of ours.
+        assert_eq!(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) }, 0);
+        let error = arena.trim().unwrap_err();
+        assert!(error.operation() == Operation::Unmap && error.to_string().contains("4 pages of 4K"), "{error}");
+        let stats = arena.stats();
+        assert_eq!((stats.pages, stats.claimed, stats.dirty, stats.absent), (4, 0, 4, 4));
+        assert!(is_zero(bytes_of(&mut arena.claim_zeroed(4, FirstTouch::unknown()).unwrap())));
+        assert!(arena.grow(1).is_err());
+        assert_eq!(arena.stats().pages, 4);
+    });
+}
