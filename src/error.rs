@@ -124,6 +124,8 @@ pub enum LimitKind {
     AddressSpace,
     /// RLIMIT_MEMLOCK.
     LockedMemory,
+    /// RLIMIT_FSIZE, which counts for files on hugetlbfs and for memfds as well.
+    FileSize,
     /// Ordinary memory: free memory, overcommit or `vm.max_map_count`.
     Memory,
     /// File permissions, a read-only mount, or a call that is denied.
@@ -143,6 +145,7 @@ impl fmt::Display for LimitKind {
             LimitKind::FileLength => "the length of the file",
             LimitKind::AddressSpace => "RLIMIT_AS",
             LimitKind::LockedMemory => "RLIMIT_MEMLOCK",
+            LimitKind::FileSize => "RLIMIT_FSIZE",
             LimitKind::Memory => "ordinary memory",
             LimitKind::Permission => "permissions",
         })

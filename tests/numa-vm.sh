@@ -56,6 +56,7 @@ mkdir -p "$root"/{bin,proc,sys,dev,tmp}
 copy_with_libraries "$(binary --test numa)" numa
 copy_with_libraries "$(binary --lib)" unit
 copy_with_libraries "$(binary --test faults)" faults
+copy_with_libraries "$(binary --test resize)" resize
 copy_with_libraries "$(binary --all-features --test cli)" cli
 # The test looks for the command here.
 copy_with_libraries "${CARGO_TARGET_DIR:-target}/debug/hugearena" bin/hugearena
@@ -75,7 +76,8 @@ mkdir /cgroup-v1
 mount -t cgroup -o hugetlb none /cgroup-v1
 cgroups() {
     echo 128 >/proc/sys/vm/nr_hugepages
-    HUGEARENA_REQUIRE_HUGE=2M /faults cgroup:: --test-threads=1 && HUGEARENA_REQUIRE_HUGE=2M /cli doctor --test-threads=1
+    HUGEARENA_REQUIRE_HUGE=2M /faults cgroup:: --test-threads=1 && HUGEARENA_REQUIRE_HUGE=2M /cli doctor --test-threads=1 &&
+        HUGEARENA_REQUIRE_HUGE=2M /resize refused::by_ --test-threads=1
     local status=$?
     echo 0 >/proc/sys/vm/nr_hugepages
     return $status

@@ -241,8 +241,12 @@ fn where_smaller_pages_stand_in_they_come_and_go_as_well() {
     Child::new().pool_of(0).run(|| {
         for kind in KINDS {
             let most = 8 * HUGE;
-            let arena = Arena::builder().capacity(2 * HUGE).max_capacity(most).backing(kind.clone()).open().unwrap();
-            assert!(arena.obtained().is_fallback());
+            let (told, heard) = std::sync::mpsc::channel();
+            let builder = Arena::builder().capacity(2 * HUGE).max_capacity(most).backing(kind.clone());
+            let arena = builder.on_fallback(move |declined| told.send(declined.to_string()).unwrap()).open().unwrap();
+            assert!(arena.obtained().is_fallback() && arena.stats().to_string().contains("1 page sizes could not"));
+            let events: Vec<_> = heard.try_iter().collect();
+            assert!(events.len() == arena.stats().fallbacks && events[0].contains("2M pages: cannot "), "{events:?}");
             let mut held = arena.claim(2).unwrap();
             assert_eq!(held.as_ptr().align_offset(HUGE), 0);
             mark(&mut held, 5);

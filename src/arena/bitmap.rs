@@ -22,9 +22,10 @@ mod presence;
 use std::time::Duration;
 
 use super::state::PageState;
+use super::turns::Turns;
 use crate::mapping::words::Words;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Backoff, CachePadded, Mutex, compiler_fence, fence, sleep};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Backoff, CachePadded, compiler_fence, fence, sleep};
 
 const WORD: usize = u64::BITS as usize;
 
@@ -91,7 +92,7 @@ pub(crate) struct Bitmap {
     /// Shared: claims that wait for pages which somebody holds only for a moment.
     waiting: CachePadded<AtomicUsize>,
     /// Claims of runs go one at a time: two that overlap would both fail on each other's half.
-    run_claims: Mutex<()>,
+    run_claims: Turns,
     record: Option<Recorded>,
 }
 
@@ -138,7 +139,7 @@ impl Bitmap {
             stamps: (0..pages).map(|_| AtomicU32::new(0)).collect(),
             scrubbing: CachePadded::default(),
             waiting: CachePadded::default(),
-            run_claims: Mutex::new(()),
+            run_claims: Turns::default(),
             record: None,
         }
     }
@@ -400,8 +401,7 @@ impl Bitmap {
 
     /// Claims a run of pages, lowest first.
     fn claim_run(&self, count: usize) -> Option<usize> {
-        // A poisoned lock guards no data.
-        let _one_at_a_time = self.run_claims.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _one_at_a_time = self.run_claims.take();
         let mut from = 0;
         while let Some(first) = self.find_run(from, count) {
             match self.try_claim_run(first, count) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::bitmap::Bitmap;
 use super::obtained::{Declined, Obtained};
-use super::progress::{Callback, PopulateProgress};
+use super::progress::{Callback, OnFallback, PopulateProgress};
 use super::{Arena, Manners, named};
 use crate::backing::{Backing, BackingKind};
 use crate::error::{Error, Operation, Result};
@@ -65,6 +65,7 @@ pub struct ArenaBuilder {
     placement: Placement,
     populate_threads: Option<usize>,
     progress: Option<Callback>,
+    on_fallback: Option<OnFallback>,
     name: Option<String>,
     record_dir: Option<PathBuf>,
     share_tables: bool,
@@ -85,6 +86,7 @@ impl ArenaBuilder {
             placement: Placement::default(),
             populate_threads: None,
             progress: None,
+            on_fallback: None,
             name: None,
             record_dir: None,
             share_tables: true,
@@ -211,6 +213,25 @@ impl ArenaBuilder {
         self
     }
 
+    /// Calls `callback` on the thread that opens the arena, for each page size that could not be had and that smaller
+    /// pages are about to be tried for: where logs and metrics hear of it. [`Obtained::declined`] and
+    /// [`ArenaStats::fallbacks`](super::ArenaStats::fallbacks) keep it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> hugearena::Result<()> {
+    /// let builder = hugearena::Arena::builder().capacity(4 << 20);
+    /// let arena = builder.on_fallback(|declined| eprintln!("not on {}: {}", declined.page_size, declined.error)).open()?;
+    /// assert_eq!(arena.stats().fallbacks > 0, arena.obtained().is_fallback());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_fallback(mut self, callback: impl Fn(&Declined) + Send + Sync + 'static) -> ArenaBuilder {
+        self.on_fallback = Some(OnFallback(Arc::new(callback)));
+        self
+    }
+
     /// A named arena: its pages are a file `hugearena.NAME` on hugetlbfs, of mode 0600, which stays when this process
     /// ends. [`open`](Self::open) creates it, or becomes the next owner of what an earlier one left: every page is
     /// free then, with its contents, and those that were zero are known to be. One owner at a time;
@@ -293,8 +314,11 @@ impl ArenaBuilder {
             Error::new(Operation::Configure, subject)
         })?;
         let most = self.most_pages(pages)?;
-        let mut declined = Vec::new();
+        let mut declined: Vec<Declined> = Vec::new();
         for size in self.candidates() {
+            if let (Some(last), Some(OnFallback(callback))) = (declined.last(), &self.on_fallback) {
+                callback(last);
+            }
             match self.map(size, pages, most) {
                 Ok(mapping) => return self.finish(mapping, pages, declined),
                 Err(error) if error.operation() == Operation::Configure && declined.is_empty() => return Err(error),

@@ -329,8 +329,7 @@ impl Request<'_> {
             .most
             .or(self.pages)
             .ok_or_else(|| place.error(Operation::Configure, "it is new: wanted a capacity"))?;
-        let bytes = pages * self.page_size.bytes();
-        file.set_len(bytes as u64).map_err(|error| named::refused(&error, path, self.page_size, pages))
+        named::set_length(file, path, self.page_size, pages)
     }
 
     /// The record to start with: what one that speaks of this file knows.

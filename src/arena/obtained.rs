@@ -17,6 +17,12 @@ pub struct Declined {
     pub error: Error,
 }
 
+impl fmt::Display for Declined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not on {} pages: {}", self.page_size, self.error)
+    }
+}
+
 /// What an arena got, which may be less than it asked for.
 ///
 /// `Display` is one line for what was obtained and one for each page size that was not.
@@ -80,7 +86,7 @@ impl fmt::Display for Obtained {
         }
         self.fmt_nodes(f)?;
         for declined in &self.declined {
-            write!(f, "\n  not on {} pages: {}", declined.page_size, declined.error)?;
+            write!(f, "\n  {declined}")?;
         }
         Ok(())
     }

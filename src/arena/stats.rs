@@ -29,13 +29,15 @@ pub struct ArenaStats {
     pub absent: usize,
     /// Bytes that this arena has cleared so far.
     pub cleared_bytes: u64,
+    /// Page sizes that could not be had when it was opened: [`Obtained::declined`](super::Obtained::declined) says why.
+    pub fallbacks: usize,
 }
 
 impl ArenaStats {
-    pub(super) fn new(page_size: PageSize, counts: Counts, cleared_bytes: u64) -> ArenaStats {
+    pub(super) fn new(page_size: PageSize, counts: Counts, cleared_bytes: u64, fallbacks: usize) -> ArenaStats {
         let Counts { fresh, clean, dirty, claimed, absent, unpopulated } = counts;
         let pages = fresh + clean + dirty + claimed;
-        ArenaStats { page_size, pages, fresh, clean, dirty, claimed, unpopulated, absent, cleared_bytes }
+        ArenaStats { page_size, pages, fresh, clean, dirty, claimed, unpopulated, absent, cleared_bytes, fallbacks }
     }
 }
 
@@ -48,6 +50,9 @@ impl fmt::Display for ArenaStats {
         )?;
         if self.unpopulated > 0 {
             write!(f, "; {} not populated yet", self.unpopulated)?;
+        }
+        if self.fallbacks > 0 {
+            write!(f, "; {} page sizes could not be had", self.fallbacks)?;
         }
         if self.absent > 0 {
             write!(f, "; room for {} more", self.absent)?;

@@ -212,8 +212,16 @@ impl Request<'_> {
 
     fn with_length(&self, fd: OwnedFd, directory: Option<&Path>) -> Result<File> {
         let file = File::from(fd);
+        self.check_length()?;
         file.set_len(self.bytes).map_err(|error| self.refused(errno_of(&error), directory))?;
         Ok(file)
+    }
+
+    fn check_length(&self) -> Result<()> {
+        match supply::diagnosis::file_size(self.bytes) {
+            None => Ok(()),
+            limit => Err(Error::new(Operation::CreateBacking, self.subject()).os(sys::EFBIG).limited_by(limit)),
+        }
     }
 
     fn no_mount(&self) -> Error {

@@ -72,6 +72,18 @@ pub(crate) fn refused(error: &std::io::Error, path: &Path, page_size: PageSize, 
     }
 }
 
+/// Gives the file at `path` its length.
+///
+/// # Errors
+///
+/// [`Operation::CreateBacking`], with the limit that bound.
+pub(crate) fn set_length(file: &File, path: &Path, page_size: PageSize, pages: usize) -> Result<()> {
+    let kind = BackingKind::Hugetlbfs { dir: path.parent().map(Path::to_path_buf) };
+    let request = Request::new(&kind, page_size, pages)?;
+    request.check_length()?;
+    file.set_len(request.bytes).map_err(|error| refused(&error, path, page_size, pages))
+}
+
 /// The page size of the hugetlbfs directory that holds `path`; `None` when it is on another file system.
 pub(crate) fn page_size_at(path: &Path) -> Option<PageSize> {
     HugeDirectory::confirm(&ThisMachine, path.parent()?).map(|directory| directory.page_size)

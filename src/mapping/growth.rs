@@ -21,6 +21,7 @@ use super::resize::Room;
 use super::{Mapping, Memory, crew, placing};
 use crate::error::{Errno, Error, Operation};
 use crate::numa::{Located, Topology};
+use crate::page_size::PageSize;
 use crate::sys;
 use crate::sys::memory::{self, Anonymous};
 use crate::sys::shared::{self, Part};
@@ -86,7 +87,7 @@ impl Growth<'_> {
 
     /// Fills holes of a file that is mapped.
     fn fill_file(&self, file: BorrowedFd<'_>, ranges: &[Range<usize>], is_huge: bool) -> Outcome<()> {
-        let page = self.mapping.backing.page_size().bytes();
+        let size = self.mapping.backing.page_size();
         for range in ranges {
             // What touched a hole, against the rules (or by mlockall(2)), left a page there that may not be zero.
             // SAFETY: the arena has no pages there, so that nobody uses them.
@@ -100,7 +101,7 @@ impl Growth<'_> {
         if filled.is_err() {
             // SAFETY: as above.
             unsafe {
-                held.iter().for_each(|held| held.drain(file, page));
+                held.iter().for_each(|held| held.drain(file, size));
                 self.undo(ranges);
             }
         }
@@ -115,7 +116,7 @@ impl Growth<'_> {
         held: &mut Vec<Held>,
     ) -> Outcome<()> {
         let populate = |range: Range<usize>| self.mapping.populate(range.start, range.len());
-        let page = self.mapping.backing.page_size().bytes();
+        let (size, page) = (self.mapping.backing.page_size(), self.mapping.backing.page_size().bytes());
         if is_huge {
             let first = ranges.first().filter(|_| self.eager).map(|range| range.start..range.start + page);
             if let Some(first) = &first {
@@ -128,7 +129,7 @@ impl Growth<'_> {
                 // finds what there was.
                 // SAFETY: the pages have come just now, and nobody knows of them.
                 unsafe {
-                    held.drain(..).for_each(|held| held.drain(file, page));
+                    held.drain(..).for_each(|held| held.drain(file, size));
                     first
                         .map_or(Ok(()), |first| shared::punch(file, first.start, page))
                         .map_err(call(Operation::Map))?;
@@ -272,11 +273,12 @@ impl Held {
     /// # Safety
     ///
     /// Nobody uses the pages.
-    unsafe fn drain(&self, file: BorrowedFd<'_>, page: usize) {
+    unsafe fn drain(&self, file: BorrowedFd<'_>, size: PageSize) {
+        let page = size.bytes();
         for offset in (0..self.mapped.len()).step_by(page) {
-            // SAFETY: a page of our own mapping; the rest is the caller's contract.
+            // SAFETY: a page of our own mapping, which is about to go; the rest is the caller's contract.
             unsafe {
-                let _ = memory::populate_write(self.mapped.base().add(offset), page);
+                let _ = prove_populated(self.mapped.base().add(offset), page, size);
                 let _ = shared::punch(file, self.offset + offset, page);
             }
         }

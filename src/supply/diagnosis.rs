@@ -37,12 +37,21 @@ pub(crate) fn diagnose_since(
 
 /// Ordinary memory of a node, if it cannot hold `needed_bytes`.
 ///
-/// The one limit that is looked at before an attempt: where a policy allows one node only, the kernel answers a
+/// One of two limits that are looked at before an attempt, see [`file_size`]: where a policy allows one node only, the kernel answers a
 /// lack of ordinary memory by killing a process. It may still do so when others take the memory meanwhile.
 pub(crate) fn ordinary_memory_of(node: u32, page_size: PageSize, needed_bytes: u64) -> Option<Limit> {
     let errno = ENOMEM;
     let failure = Failure { machine: &ThisMachine, errno, page_size, needed_bytes, mount: None, node: Some(node) };
     failure.ordinary_memory_of_node().filter(|limit| limit.available_bytes < needed_bytes)
+}
+
+/// RLIMIT_FSIZE, if it does not allow a file of `needed_bytes`.
+///
+/// Looked at before the attempt, like [`ordinary_memory_of`]: the kernel answers with a signal (SIGXFSZ) that kills.
+pub(crate) fn file_size(needed_bytes: u64) -> Option<Limit> {
+    let available_bytes = ThisMachine.soft_limit(Resource::FileSize).filter(|limit| *limit < needed_bytes)?;
+    let remedy = format!("ulimit -f {}, or anonymous memory, which has no file", needed_bytes.div_ceil(1024));
+    Some(Limit { kind: LimitKind::FileSize, needed_bytes, available_bytes, source: "RLIMIT_FSIZE".into(), remedy })
 }
 
 /// Every limit on having `needed_bytes` of huge pages in files of that directory, or without one in a memfd or in

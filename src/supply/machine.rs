@@ -195,6 +195,7 @@ pub(crate) mod fake {
             match resource {
                 Resource::AddressSpace => self.address_space,
                 Resource::LockedMemory => self.locked_memory,
+                Resource::FileSize => None,
             }
         }
 

@@ -37,6 +37,8 @@ pub const EMSGSIZE: Errno = Errno(libc::EMSGSIZE);
 pub const EEXIST: Errno = Errno(libc::EEXIST);
 /// Interrupted by a signal.
 pub const EINTR: Errno = Errno(libc::EINTR);
+/// File too large.
+pub const EFBIG: Errno = Errno(libc::EFBIG);
 /// Cancelled: what the crate itself answers when a caller's callback stops an operation.
 pub const ECANCELED: Errno = Errno(libc::ECANCELED);
 /// Function not implemented, or denied by seccomp.

@@ -107,6 +107,30 @@ fn a_strict_placement_on_an_empty_node_is_a_clean_error() {
     }
 }
 
+/// The policy holds for what comes later, too; and what a node does not have leaves the arena as it was.
+#[test]
+fn an_arena_grows_on_its_node() {
+    let Some(two) = TwoNodes::with_pages([32, 8]) else { return };
+    for kind in KINDS {
+        let builder = arena(HUGE, 2).max_capacity(20 * BYTES).backing(kind.clone());
+        let near = builder.placement(Placement::Strict(two.nodes[1])).open().unwrap();
+        assert_eq!((two.free(), near.obtained().nodes.on(two.nodes[1])), ([32, 6], Some(2)));
+        near.grow(4).unwrap();
+        assert_eq!(two.free(), [32, 2]);
+        let held = near.claim(6).unwrap();
+        let error = near.grow(5).unwrap_err();
+        check_limit(&error, two.nodes[1], 5, 2);
+        near.grow(2).unwrap();
+        let error = near.grow(1).unwrap_err();
+        check_limit(&error, two.nodes[1], 1, 0);
+        let supply = Supply::read();
+        assert_eq!(supply.pool(HUGE).unwrap().reserved, 0, "no promise is left behind");
+        assert_eq!((near.trim().unwrap(), two.free()), (2, [32, 2]));
+        drop((held, near));
+        assert_eq!(two.free(), [32, 8]);
+    }
+}
+
 fn check_limit(error: &hugearena::Error, node: u32, needed: usize, available: usize) {
     println!("{error}");
     let limit = error.limit().unwrap_or_else(|| panic!("no limit is named: {error}"));
