@@ -67,6 +67,7 @@ const UNSAFE: &[&str] = &[
     "memops/residency.rs",
     "pool/bytes.rs",
     "pool/cache.rs",
+    "pool/channel.rs",
     "pool/mod.rs",
     "pool/object.rs",
     "pool/store.rs",

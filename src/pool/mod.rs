@@ -2,7 +2,8 @@
 //!
 //! A [`Pool`] is a chunk of an [`Arena`](crate::Arena), cut into objects once. Each loop has a [`PoolCache`], from which
 //! it gets and puts single objects and bursts without locks or atomics; caches exchange half their contents with the
-//! pool when they run out or over. A [`PoolBox`] goes home by itself, from any thread; a peer is told the number of an
+//! pool when they run out or over. A [`PoolBox`] goes home by itself, from any thread, and to
+//! another loop through a [`channel`]; a peer is told the number of an
 //! object that is [lent](PoolBox::lend) to it. Exhaustion is a value, never an allocation: a pool does not grow, and after
 //! it is made it makes no system call and no page fault.
 //!
@@ -69,6 +70,7 @@ mod builder;
 #[cfg(feature = "bytes")]
 mod bytes;
 mod cache;
+mod channel;
 mod geometry;
 mod object;
 mod store;
@@ -81,6 +83,7 @@ use std::sync::Arc;
 
 pub use builder::PoolBuilder;
 pub use cache::PoolCache;
+pub use channel::{Receiver, Sender, channel};
 pub use object::PoolBox;
 
 use crate::arena::Chunk;

@@ -43,6 +43,11 @@ impl PoolBox {
     }
 
     #[inline]
+    pub(super) fn store_ptr(&self) -> NonNull<Store> {
+        self.store
+    }
+
+    #[inline]
     pub(super) fn is_of(&self, store: NonNull<Store>) -> bool {
         self.store == store
     }

@@ -155,6 +155,33 @@ fn handles_cross_threads() {
 }
 
 #[test]
+fn what_is_left_in_a_channel_goes_home() {
+    let pools = [pool(40), pool(40)];
+    for sender_first in [true, false] {
+        let (mut sender, mut receiver) = channel(32).unwrap();
+        let mut burst: Vec<PoolBox> = pools.iter().flat_map(|pool| (0..20).map(|_| pool.get().unwrap())).collect();
+        let order: Vec<_> = burst.iter().map(PoolBox::start).collect();
+        assert_eq!((sender.send_burst(&mut burst), burst.len(), sender.len()), (32, 8, 32));
+        let mut received = Vec::new();
+        assert_eq!(receiver.receive_burst(3, &mut received), 3);
+        assert_eq!(sender.send_burst(&mut burst), 3);
+        assert_eq!(receiver.receive_burst(30, &mut received), 30);
+        assert_eq!(received.iter().map(PoolBox::start).collect::<Vec<_>>(), order[..33]);
+        drop((burst, received));
+        assert_eq!(pools[0].stats().in_use + pools[1].stats().in_use, 2);
+        if sender_first {
+            drop(sender);
+            drop(receiver);
+        } else {
+            drop(receiver);
+            sender.send_burst(&mut vec![pools[0].get().unwrap()]);
+            drop(sender);
+        }
+        assert!(pools.iter().all(|pool| pool.stats().free == 40));
+    }
+}
+
+#[test]
 fn objects_of_another_pool_go_home() {
     let (ours, theirs) = (pool(10), pool(10));
     let mut cache = ours.cache(4);

@@ -18,14 +18,14 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    pub(super) fn new(layout: Layout) -> Block {
+    pub(crate) fn new(layout: Layout) -> Block {
         assert!(layout.size() > 0, "a ring has a header");
         // SAFETY: not of size 0.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) });
         Block { start: start.unwrap_or_else(|| handle_alloc_error(layout)), layout }
     }
 
-    pub(super) fn memory(&self) -> NonNull<[u8]> {
+    pub(crate) fn memory(&self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.start, self.layout.size())
     }
 }
