@@ -54,6 +54,7 @@ pub struct ArenaBuilder {
     strict: bool,
     dump: bool,
     zero_on_release: bool,
+    read_only_peers: bool,
     placement: Placement,
     populate_threads: Option<usize>,
     progress: Option<Callback>,
@@ -72,6 +73,7 @@ impl ArenaBuilder {
             strict: false,
             dump: false,
             zero_on_release: false,
+            read_only_peers: false,
             placement: Placement::default(),
             populate_threads: None,
             progress: None,
@@ -124,6 +126,33 @@ impl ArenaBuilder {
     /// release pays for it. Not optimized away; copies in caches, registers and swap are not its business.
     pub fn zero_on_release(mut self) -> ArenaBuilder {
         self.zero_on_release = true;
+        self
+    }
+
+    /// Nobody but this process can ever write to the memory of a memfd (Linux 5.1), nor take pages out of it: the file is
+    /// sealed once it is mapped here. Peers get views that are read-only. Chunks give safe slices then
+    /// ([`Chunk::as_slice`](super::Chunk::as_slice)), as those of private memory do.
+    ///
+    /// For files on hugetlbfs, which cannot be sealed, an error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use hugearena::{Arena, PageSize};
+    ///
+    /// # fn main() -> hugearena::Result<()> {
+    /// let arena = Arena::builder().page_size(PageSize::base()).capacity(1 << 20).read_only_peers().open()?;
+    /// let mut chunk = arena.claim(1).expect("256 pages are free");
+    /// chunk.as_mut_slice().expect("nobody else writes")[0] = 1;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Sources
+    ///
+    /// fcntl(2), `F_SEAL_FUTURE_WRITE`.
+    pub fn read_only_peers(mut self) -> ArenaBuilder {
+        self.read_only_peers = true;
         self
     }
 
@@ -255,6 +284,10 @@ impl ArenaBuilder {
             let subject = format!("an arena of {} bytes: wanted 1 to isize::MAX", self.capacity_bytes);
             Error::new(Operation::Configure, subject)
         })?;
+        if self.read_only_peers && matches!(self.backing, BackingKind::Hugetlbfs { .. }) {
+            let problem = "peers that only read, of a file on hugetlbfs: it cannot be sealed; use a memfd";
+            return Err(Error::new(Operation::Configure, problem));
+        }
         let mut declined = Vec::new();
         for size in self.candidates() {
             match self.map(size, pages) {
@@ -274,6 +307,9 @@ impl ArenaBuilder {
         let Some(pages) = pages else {
             return refuse("more than isize::MAX bytes");
         };
+        if self.read_only_peers {
+            return refuse("its file cannot be sealed, so that peers could only read");
+        }
         if self.populate == Populate::Lazy {
             return refuse("it cannot be populated lazily: peers rely on its pages");
         }
@@ -296,6 +332,7 @@ impl ArenaBuilder {
             transparent_bytes: 0,
             capacity_bytes: mapping.len_bytes(),
             populated: true,
+            read_only_peers: false,
             placement: self.placement,
             nodes: mapping.located().clone(),
             declined: Vec::new(),
@@ -338,7 +375,11 @@ impl ArenaBuilder {
             workers: self.populate_threads,
             watch: watch.as_ref().map(|watch| watch as _),
         };
-        Mapping::new(backing, options)
+        let mapping = Mapping::new(backing, options)?;
+        if self.read_only_peers {
+            mapping.backing().seal_writes()?;
+        }
+        Ok(mapping)
     }
 
     fn finish(self, mapping: Mapping, pages: usize, declined: Vec<Declined>) -> Arena {
@@ -350,6 +391,7 @@ impl ArenaBuilder {
             transparent_bytes: if stands_in { mapping::transparent_bytes(&mapping) } else { 0 },
             capacity_bytes: mapping.len_bytes(),
             populated: self.populate == Populate::Eager,
+            read_only_peers: self.read_only_peers,
             placement: self.placement,
             nodes: mapping.located().clone(),
             declined,
@@ -393,6 +435,8 @@ pub struct Obtained {
     pub capacity_bytes: usize,
     /// Whether every page was made present.
     pub populated: bool,
+    /// Whether nobody but this process can write to it, though others may read.
+    pub read_only_peers: bool,
     /// Which NUMA nodes were asked for.
     pub placement: Placement,
     /// How many pages, of [`page_size`](Self::page_size), each node gave.
