@@ -147,6 +147,7 @@ impl Drop for Restored {
     }
 }
 
+/// Experiments: 75.
 #[test]
 fn reserve_adds_what_is_missing_and_gives_it_back() {
     let _lock = PoolLock::take();
@@ -172,6 +173,7 @@ fn reserve_adds_what_is_missing_and_gives_it_back() {
     assert_eq!((restored.count(), back.status.code()), (pool.total, Some(0)), "{back:?}");
 }
 
+/// Experiments: 75.
 #[test]
 fn reserve_says_why_not() {
     let output = run("reserve 1024T");
@@ -202,6 +204,7 @@ fn own_entry(said: &Value) -> Option<&Value> {
     said["processes"].as_array().unwrap().iter().find(|one| one["process"] == std::process::id())
 }
 
+/// Experiments: 16.
 #[test]
 fn holders_finds_a_memfd_of_this_process() {
     let _guard = PoolUnchanged::begin();
@@ -223,6 +226,7 @@ fn holders_finds_a_memfd_of_this_process() {
     drop(arena);
 }
 
+/// Experiments: 16.
 #[test]
 fn holders_finds_files_that_are_open_and_files_that_nobody_has() {
     Child::new().in_mount_namespace().needs_pages(SIZE, 3).run(|| {

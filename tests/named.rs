@@ -94,6 +94,7 @@ fn restarted(arena: &Arena) -> &Restart {
     arena.named().unwrap().restart()
 }
 
+/// Experiments: 74.
 #[test]
 fn a_restart_knows_what_is_zero_and_keeps_the_rest() {
     child(8).run(|| {
@@ -107,8 +108,10 @@ fn a_restart_knows_what_is_zero_and_keeps_the_rest() {
         let (fresh, clean, dirty) = (PageState::Fresh, PageState::Clean, PageState::Dirty);
         assert_eq!(arena.page_states(), [clean, dirty, dirty, fresh, fresh, fresh]);
         let seen = || arena::inspect_from(ground.records.path(), "x").unwrap();
-        let unknown = PageState::ClaimedOrDirty;
-        assert_eq!(seen().page_states(), [clean, unknown, unknown, clean, clean, clean]);
+        assert_eq!(seen().page_states(), [clean, dirty, dirty, clean, clean, clean]);
+        let held = [arena.claim(1), arena.claim(1)];
+        assert_eq!(seen().page_states(), [clean, PageState::Claimed, PageState::Claimed, clean, clean, clean]);
+        drop(held);
         let text = arena.named().unwrap().to_string();
         assert!(text.contains("created") && text.contains("hugearena.x"), "{text}");
         drop(arena);
@@ -154,6 +157,7 @@ fn zeroed_on_release_is_clean_for_the_next_owner() {
     });
 }
 
+/// Experiments: 18.
 #[test]
 fn one_owner_at_a_time() {
     child(4).run(|| {
@@ -225,6 +229,7 @@ fn another_geometry_or_place_is_refused_and_nothing_changes() {
     });
 }
 
+/// Experiments: 45.
 #[test]
 fn an_arena_is_found_again_in_any_mount_and_below_it() {
     child(6).run(|| {
@@ -257,6 +262,7 @@ fn an_arena_is_found_again_in_any_mount_and_below_it() {
     });
 }
 
+/// Experiments: 45.
 #[test]
 fn both_page_sizes_have_names_at_once() {
     child(4).needs_pages(PageSize::HUGE_1G, 1).run(|| {

@@ -86,6 +86,8 @@ echo "up $(cut -d' ' -f1 /proc/uptime) s"
 poweroff -f
 INIT
 chmod +x "$root/init"
+# For the test that is somebody else.
+chmod 755 "$root"
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$CACHE/initramfs"
 
 # Two nodes of 512 MiB with a CPU each; node 1 is the far one.

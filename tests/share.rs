@@ -39,6 +39,7 @@ fn send_range(mut socket: &UnixStream, offset: usize, len: usize) {
     socket.write_all(&[offset.to_le_bytes(), len.to_le_bytes()].concat()).unwrap();
 }
 
+/// Experiments: 63, 69.
 #[test]
 fn a_peer_reads_and_writes_at_an_address_of_its_own() {
     for_each_page_size(3, |size, pages| {
@@ -74,6 +75,44 @@ fn a_peer_reads_and_writes_at_an_address_of_its_own() {
         assert!(status.success());
         // SAFETY: the peer is gone.
         assert_eq!(unsafe { chunk.as_ptr().read() }, 0x22);
+    });
+}
+
+/// A GiB and more: what one page table maps comes by one fault, from a memfd as from a named arena.
+#[test]
+fn peers_of_a_large_memfd_share_its_page_tables() {
+    const PAGES: usize = 520;
+    const SIZE: PageSize = PageSize::HUGE_2M;
+    Child::new().needs_pages(SIZE, PAGES).run(|| {
+        for share_tables in [true, false] {
+            let builder = Arena::builder().capacity(PAGES * SIZE.bytes()).share_tables(share_tables).strict();
+            let arena = builder.open().unwrap();
+            let mut chunk = arena.claim(PAGES).unwrap();
+            // SAFETY: no peer yet.
+            unsafe { chunk.slice_mut()[511 * SIZE.bytes()] = 7 };
+            let (ours, theirs) = pair();
+            arena.share(&ours).unwrap();
+            let status = fork(|| {
+                let view = View::receive(&theirs).unwrap();
+                let attached = *view.attachment();
+                eprintln!("{attached}");
+                if share_tables {
+                    assert_eq!((attached.tables, attached.shared_tables, attached.not_shared), (1, 1, None));
+                    assert!(attached.page_faults <= 1 + 8 + 8, "one, eight of the tail, and some of ours: {attached}");
+                }
+                let at = |page: usize| view.get(page * SIZE.bytes(), 1).unwrap().cast::<u8>();
+                // SAFETY: mapped; the owner waits.
+                unsafe {
+                    assert_eq!(at(511).read(), 7);
+                    (0..PAGES).for_each(|page| at(page).write(page as u8));
+                }
+                0
+            });
+            assert!(status.success());
+            // SAFETY: the peer is gone.
+            let bytes = unsafe { chunk.slice_mut() };
+            assert!((0..PAGES).all(|page| bytes[page * SIZE.bytes()] == page as u8));
+        }
     });
 }
 
@@ -138,8 +177,10 @@ fn peers_of_a_sealed_arena_can_only_read_and_take_nothing_out() {
         }
     });
     let hugetlbfs = BackingKind::Hugetlbfs { dir: None };
-    let error = Arena::builder().capacity(1).backing(hugetlbfs).read_only_peers().open().unwrap_err();
-    assert_eq!(error.operation(), Operation::Configure);
+    let builder = Arena::builder().capacity(1).read_only_peers();
+    for builder in [builder.clone().backing(hugetlbfs), builder.max_capacity(4 << 20)] {
+        assert_eq!(builder.open().unwrap_err().operation(), Operation::Configure);
+    }
 }
 
 /// SIGKILL for the process that calls this.

@@ -40,6 +40,8 @@ pub struct Inspection {
     pub record_path: PathBuf,
     /// Whether that record is to be believed.
     pub record: RecordState,
+    /// Whether it can grow and shrink.
+    pub is_resizable: bool,
     /// Whether the memory is in core dumps, as all who map it have agreed on; without a record the default.
     pub in_core_dumps: bool,
     states: Vec<PageState>,
@@ -94,8 +96,7 @@ impl fmt::Display for RecordState {
 }
 
 impl Inspection {
-    /// The state of every page, as the record tells: it does not tell fresh pages from clean ones, and calls both clean;
-    /// nor, while there is an owner, those it has claimed from those that are dirty.
+    /// The state of every page, as the record tells: it does not tell fresh pages from clean ones, and calls both clean.
     #[must_use]
     pub fn page_states(&self) -> &[PageState] {
         &self.states
@@ -115,16 +116,14 @@ impl fmt::Display for Inspection {
         writeln!(f, "pages:  {}", state::summary(&self.states))?;
         match self.present_pages {
             Some(present) if present == *pages => writeln!(f, "nodes:  {nodes}")?,
-            Some(present) => writeln!(f, "nodes:  {} of the pages are not there yet; {nodes}", pages - present)?,
+            Some(present) => writeln!(f, "nodes:  {} of the pages are not there; {nodes}", pages - present)?,
             None => writeln!(f, "nodes:  the file is out of reach")?,
         }
         writeln!(f, "file:   {}", self.path.display())?;
         writeln!(f, "record: {}, {record}", self.record_path.display())?;
-        write!(
-            f,
-            "flags:  shared, not inherited by children, {} core dumps",
-            if self.in_core_dumps { "in" } else { "out of" }
-        )
+        let dumps = if self.in_core_dumps { "in" } else { "out of" };
+        let resizable = if self.is_resizable { ", may lack pages" } else { "" };
+        write!(f, "flags:  shared, not inherited by children, {dumps} core dumps{resizable}")
     }
 }
 
@@ -193,6 +192,7 @@ fn inspect_place(place: &Place) -> Result<Inspection> {
     };
     let fits = record.as_ref().zip(found.as_ref()).is_some_and(|(record, found)| found.is_described_by(record));
     let in_core_dumps = record.as_ref().is_some_and(Record::is_dumped);
+    let is_resizable = record.as_ref().is_some_and(Record::is_resizable);
     let state = match (&record, unreadable) {
         (None, Some(error)) => RecordState::Unreadable(error.to_string()),
         (None, None) => RecordState::Missing,
@@ -202,11 +202,9 @@ fn inspect_place(place: &Place) -> Result<Inspection> {
     let path = path.unwrap_or_default();
     let owner = place.owner().or_else(|| records::owner_of(&path));
     let owner = owner.map_or(Owner::Nobody, |process| Owner::Alive { process });
-    let mut states = record.filter(|_| fits).map_or_else(|| vec![PageState::Dirty; pages], |record| record.states());
-    if owner != Owner::Nobody {
-        let dirty = states.iter_mut().filter(|state| **state == PageState::Dirty);
-        dirty.for_each(|state| *state = PageState::ClaimedOrDirty);
-    }
+    let is_owned = owner != Owner::Nobody;
+    let states =
+        record.filter(|_| fits).map_or_else(|| vec![PageState::Dirty; pages], |record| record.states(is_owned));
     Ok(Inspection {
         name: place.name().into(),
         owner,
@@ -217,6 +215,7 @@ fn inspect_place(place: &Place) -> Result<Inspection> {
         record_path: place.record_path(),
         path,
         record: state,
+        is_resizable,
         in_core_dumps,
         states,
     })
@@ -266,7 +265,7 @@ impl Found {
         if !backing.is_allocated() {
             return Located::Unknown("only asked about when all pages are there".into());
         }
-        match Mapping::attach(backing, AttachOptions::of_peer(false, false, false)) {
+        match Mapping::attach(backing, AttachOptions::of_peer(false, false, false, true)) {
             Ok((mapping, _)) => numa::locate(mapping.start().as_ptr().addr(), pages, size, Placement::Any, &topology),
             Err(error) => unknown(error),
         }

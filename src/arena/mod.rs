@@ -14,11 +14,13 @@ mod chunk;
 mod file_region;
 mod inspect;
 mod named;
+mod obtained;
 mod progress;
 mod record;
 mod records;
 mod regions;
 mod remove;
+mod resize;
 mod scrub;
 mod share;
 mod state;
@@ -30,9 +32,9 @@ mod zeroing;
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
@@ -45,11 +47,12 @@ use crate::page_size::PageSize;
 #[cfg(feature = "allocator-api2")]
 pub use allocator::ArenaAlloc;
 use bitmap::{Bitmap, Prefer};
-pub use builder::{ArenaBuilder, Declined, Obtained, Populate};
+pub use builder::{ArenaBuilder, Populate};
 pub use chunk::Chunk;
 pub use file_region::FileRegion;
 pub use inspect::{Inspection, Owner, RecordState, inspect, inspect_from, list, list_from};
 pub use named::{Named, Restart};
+pub use obtained::{Declined, Obtained};
 pub use progress::PopulateProgress;
 pub use regions::Regions;
 pub use remove::{remove, remove_from};
@@ -98,13 +101,24 @@ struct Inner {
     page_size: PageSize,
     obtained: Obtained,
     zero_on_release: bool,
+    spare_pages: usize,
     /// Shared.
     pages: Bitmap,
     cleared_bytes: AtomicU64,
+    /// Populates what is promised.
+    background: OnceLock<Worker>,
     /// Why a lazy page could not be populated, the last time.
     last_error: Mutex<Option<Error>>,
     /// Const. Last: whoever comes next may own the arena when this is dropped.
     named: Option<Named>,
+}
+
+/// How an arena treats pages that nobody holds.
+#[derive(Clone, Copy, Debug)]
+struct Manners {
+    zero_on_release: bool,
+    /// How many free pages giving back leaves.
+    spare_pages: usize,
 }
 
 impl Arena {
@@ -113,25 +127,24 @@ impl Arena {
         ArenaBuilder::new()
     }
 
-    fn new(mapping: Mapping, page_size: PageSize, pages: usize, obtained: Obtained, zero_on_release: bool) -> Arena {
-        Arena::from_parts(mapping, page_size, Bitmap::new(pages), None, obtained, zero_on_release)
-    }
-
     fn from_parts(
         mapping: Mapping,
         page_size: PageSize,
         pages: Bitmap,
         named: Option<Named>,
         obtained: Obtained,
-        zero_on_release: bool,
+        manners: Manners,
     ) -> Arena {
+        let Manners { zero_on_release, spare_pages } = manners;
         let inner = Inner {
             mapping,
             page_size,
             obtained,
             zero_on_release,
+            spare_pages,
             pages,
             cleared_bytes: AtomicU64::new(0),
+            background: OnceLock::new(),
             last_error: Mutex::new(None),
             named,
         };
@@ -158,10 +171,10 @@ impl Arena {
         self.inner.page_size
     }
 
-    /// Bytes in all.
+    /// Bytes that it has now, which [`grow`](Self::grow) and [`shrink`](Self::shrink) change.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.inner.mapping.len_bytes()
+        self.inner.pages.present_pages() * self.inner.page_size.bytes()
     }
 
     /// What was obtained, and why nothing better was.
@@ -196,7 +209,8 @@ impl Arena {
         ArenaStats::new(self.inner.page_size, self.inner.pages.counts(), cleared)
     }
 
-    /// Takes the error of the last claim that could not populate its pages; lazy arenas only.
+    /// Takes the error of the last claim, or step in the background, that could not populate its pages; none for eager
+    /// arenas.
     pub fn last_error(&self) -> Option<Error> {
         self.inner.last_error.lock().take()
     }
@@ -224,25 +238,36 @@ impl Arena {
 
     /// Populates claimed pages of a lazy arena, or gives them back.
     fn make_present(&self, first: usize, pages: usize) -> bool {
-        let is_present = self.inner.obtained.populated || self.populate(first..first + pages);
+        let is_present = self.inner.obtained.populated || self.populate_claimed(first..first + pages);
         if !is_present {
             self.inner.pages.release(first, pages);
         }
         is_present
     }
 
-    /// Makes those of the claimed pages present that nobody has had before.
-    fn populate(&self, pages: Range<usize>) -> bool {
-        let bytes = self.inner.page_size.bytes();
-        for page in pages.filter(|page| self.inner.pages.is_fresh(*page)) {
-            if let Err(errno) = self.inner.mapping.populate(page * bytes, bytes) {
-                let error = Error::new(Operation::Populate, format!("page {page} of a lazy arena")).os(errno);
+    /// Makes those of the claimed pages present that are not yet.
+    fn populate_claimed(&self, pages: Range<usize>) -> bool {
+        let bitmap = &self.inner.pages;
+        pages.filter(|page| !bitmap.is_populated(*page)).all(|page| self.populate_pages(page..page + 1))
+    }
+
+    /// Populates pages that the caller holds; the error is kept for [`last_error`](Self::last_error).
+    fn populate_pages(&self, pages: Range<usize>) -> bool {
+        let page = self.inner.page_size.bytes();
+        let bytes = pages.len() * page;
+        match self.inner.mapping.populate(pages.start * page, bytes) {
+            Ok(()) => {
+                self.inner.pages.mark_populated(pages);
+                true
+            }
+            Err(errno) => {
+                let subject = format!("page {} of a lazy arena", pages.start);
+                let error = Error::new(Operation::Populate, subject).os(errno);
                 let limit = self.inner.mapping.diagnose(errno, bytes as u64);
                 *self.inner.last_error.lock() = Some(error.limited_by(limit));
-                return false;
+                false
             }
         }
-        true
     }
 
     fn address_of(&self, page: usize) -> NonNull<u8> {

@@ -14,11 +14,12 @@ use super::bitmap::Bitmap;
 use super::progress::Callback;
 use super::record::{self, Identity, Record};
 use super::records::Place;
+use super::resize::{add_pages, bring_up};
 use crate::backing::lock::{self, Taken};
 use crate::backing::{Backing, BackingKind, named};
 use crate::error::{Operation, Result};
-use crate::mapping::Mapping;
 use crate::mapping::attach::{AttachOptions, Attachment};
+use crate::mapping::{Mapping, resize};
 use crate::numa::Placement;
 use crate::page_size::PageSize;
 use crate::sys::process::forks;
@@ -32,6 +33,8 @@ pub(super) struct Request<'a> {
     pub(super) page_size: PageSize,
     /// `None`: as many as there are.
     pub(super) pages: Option<usize>,
+    /// As many as there may be, if it is to be one that can be resized.
+    pub(super) most: Option<usize>,
     pub(super) dump: bool,
     pub(super) share_tables: bool,
     /// Threads that populate what is not there; `None`: as many as pay.
@@ -257,20 +260,26 @@ impl Request<'_> {
         }
         let backing = self.second_backing(place, path, file)?;
         let pages = backing.pages();
-        if let Some(wanted) = self.pages.filter(|wanted| *wanted != pages) {
-            let problem = format!("it exists with {pages} pages of {}, not {wanted}; remove it first", self.page_size);
-            return Err(place.error(Operation::Configure, problem));
-        }
         let refused = |error| named::refused(&error, path, self.page_size, pages);
         let identify = || file.metadata().map(|metadata| Identity::of(&metadata)).map_err(refused);
         let found = identify()?;
         let known = old.filter(|record| !is_new && record.describes(found, self.page_size, pages));
+        let resizable = self.is_resizable(place, pages, known.as_ref())?;
         if known.is_none() {
             // A record in another directory, of an owner before the last, would speak of this file as it was then:
             // it must not fit any more. Killed between this and the writing of ours, no record fits, and all is dirty.
             file.set_modified(SystemTime::now()).map_err(refused)?;
         }
-        let (record, restart) = self.record(path, identify()?, pages, known, is_new);
+        let (mut record, restart) = self.record(path, identify()?, pages, known, is_new);
+        if resizable {
+            record.flags |= record::RESIZABLE;
+            match restart {
+                // Each page comes when the arena grows to what it is asked to have.
+                Restart::Created => (record.zero, record.absent) = (record.claimed.clone(), record.zero),
+                Restart::Known { .. } => {}
+                Restart::Unknown => record.absent = resize::holes(&backing).map_err(refused)?,
+            }
+        }
         let words = place.write(&record)?;
         let (size, total) = (self.page_size, backing.len_bytes());
         let watch = self.progress.map(|callback| move |done| callback.call(size, done, total));
@@ -280,14 +289,46 @@ impl Request<'_> {
             share_tables: self.share_tables,
             workers: self.workers,
             placement: self.placement,
+            resizable,
             watch: watch.as_ref().map(|watch| watch as _),
         };
+        let allocated = backing.is_allocated();
         let (mapping, attachment) = Mapping::attach(backing, options)?;
-        Ok((mapping, Bitmap::recorded(pages, words, is_new), restart, attachment))
+        let bitmap = Bitmap::recorded(pages, words, is_new);
+        if resizable {
+            let size = self.page_size.bytes();
+            bring_up(&mapping, &bitmap, size, allocated)?;
+            let lacking = self.pages.unwrap_or(0).saturating_sub(bitmap.present_pages());
+            add_pages(&mapping, &bitmap, size, lacking, options.watch)?;
+        }
+        Ok((mapping, bitmap, restart, attachment))
+    }
+
+    /// Whether the arena can be resized: an old one, if it could be before.
+    fn is_resizable(&self, place: &Place, pages: usize, known: Option<&Record>) -> Result<bool> {
+        let refuse = |problem: String| Err(place.error(Operation::Configure, problem + "; remove it first"));
+        let size = self.page_size;
+        let resizable = known.map_or(self.most.is_some(), Record::is_resizable);
+        match (resizable, self.most, self.pages) {
+            (true, Some(most), _) if most != pages => {
+                refuse(format!("it exists with room for {pages} pages of {size}, not {most}"))
+            }
+            (true, None, Some(wanted)) if wanted > pages => {
+                refuse(format!("it exists with room for {pages} pages of {size}, less than {wanted}"))
+            }
+            (false, None, Some(wanted)) if wanted != pages => {
+                refuse(format!("it exists with {pages} pages of {size}, not {wanted}"))
+            }
+            (false, Some(_), _) => refuse(format!("it exists with {pages} pages of {size}, and cannot be resized")),
+            _ => Ok(resizable),
+        }
     }
 
     fn set_length(&self, place: &Place, path: &Path, file: &File) -> Result<()> {
-        let pages = self.pages.ok_or_else(|| place.error(Operation::Configure, "it is new: wanted a capacity"))?;
+        let pages = self
+            .most
+            .or(self.pages)
+            .ok_or_else(|| place.error(Operation::Configure, "it is new: wanted a capacity"))?;
         let bytes = pages * self.page_size.bytes();
         file.set_len(bytes as u64).map_err(|error| named::refused(&error, path, self.page_size, pages))
     }
@@ -301,14 +342,17 @@ impl Request<'_> {
         known: Option<Record>,
         is_new: bool,
     ) -> (Record, Restart) {
-        let (zero, restart) = match (known, is_new) {
+        let none = vec![0; pages.div_ceil(64)];
+        let (zero, absent, restart) = match (known, is_new) {
             // Pages that the kernel has not given yet, and will zero.
-            (_, true) => (vec![u64::MAX; pages.div_ceil(64)], Restart::Created),
+            (_, true) => (vec![u64::MAX; pages.div_ceil(64)], none.clone(), Restart::Created),
             (Some(record), false) => {
-                let clean = count(&record.zero, pages);
-                (record.zero, Restart::Known { clean })
+                let there: Vec<_> =
+                    record.zero.iter().zip(&record.absent).map(|(zero, absent)| zero & !absent).collect();
+                let clean = count(&there, pages);
+                (there, record.absent, Restart::Known { clean })
             }
-            (None, false) => (vec![0; pages.div_ceil(64)], Restart::Unknown),
+            (None, false) => (none.clone(), none.clone(), Restart::Unknown),
         };
         let record = Record {
             boot_id: record::boot_id().unwrap_or_default(),
@@ -318,6 +362,8 @@ impl Request<'_> {
             flags: if self.dump { record::DUMP } else { 0 },
             path: path.into(),
             zero,
+            absent,
+            claimed: none,
         };
         (record, restart)
     }

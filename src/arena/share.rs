@@ -79,7 +79,9 @@ impl Arena {
         let mut message = [0; LEN];
         message[..8].copy_from_slice(MAGIC);
         message[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        let flags = if self.inner.mapping.is_dumped() { record::DUMP } else { 0 };
+        let mapping = &self.inner.mapping;
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags = flag(mapping.is_dumped(), record::DUMP) | flag(mapping.is_resizable(), record::RESIZABLE);
         message[12..16].copy_from_slice(&flags.to_le_bytes());
         message[16..24].copy_from_slice(&(backing.page_size().bytes() as u64).to_le_bytes());
         message[24..].copy_from_slice(&(backing.len_bytes() as u64).to_le_bytes());
@@ -114,7 +116,7 @@ impl View {
     /// As for [`receive`](Self::receive); [`Operation::Share`] for an arena that is longer.
     pub fn receive_at_most(socket: &UnixStream, bytes: usize) -> Result<View> {
         let (message, fd) = receive(socket)?;
-        let (page_size, dump) = check_message(&message).map_err(|problem| failed(&problem))?;
+        let (page_size, flags) = check_message(&message).map_err(|problem| failed(&problem))?;
         let writable = fd::is_writable(fd.as_fd()).map_err(|errno| failed("").os(errno))?;
         let file = File::from(fd);
         check_file(&file, page_size).map_err(|problem| failed(&problem))?;
@@ -125,7 +127,10 @@ impl View {
         if backing.len_bytes() > bytes {
             return Err(failed(&format!(": it has {} bytes, more than {bytes}", backing.len_bytes())));
         }
-        View::new(backing, AttachOptions::of_peer(writable, dump, true))
+        View::new(
+            backing,
+            AttachOptions::of_peer(writable, flags & record::DUMP != 0, true, flags & record::RESIZABLE != 0),
+        )
     }
 }
 
@@ -143,8 +148,8 @@ fn receive(mut socket: &UnixStream) -> Result<([u8; LEN], OwnedFd)> {
     Ok((message, fd))
 }
 
-/// Page size and whether the memory is in core dumps.
-fn check_message(message: &[u8; LEN]) -> std::result::Result<(PageSize, bool), String> {
+/// Page size and mapping flags.
+fn check_message(message: &[u8; LEN]) -> std::result::Result<(PageSize, u32), String> {
     if !message.starts_with(MAGIC) {
         return Err(": that is no arena".into());
     }
@@ -154,7 +159,7 @@ fn check_message(message: &[u8; LEN]) -> std::result::Result<(PageSize, bool), S
         other => return Err(format!(": the message has version {other}, and this build knows {VERSION}")),
     }
     let page_size = PageSize::from_bytes(number(message, 16)).ok_or(": the message names no page size")?;
-    Ok((page_size, half(12) & record::DUMP != 0))
+    Ok((page_size, half(12)))
 }
 
 fn check_file(file: &File, page_size: PageSize) -> std::result::Result<(), String> {

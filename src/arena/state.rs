@@ -16,8 +16,6 @@ pub enum PageState {
     Dirty,
     /// Held by a chunk.
     Claimed,
-    /// Claimed or dirty: seen [from outside](super::inspect) while a process owns the arena, which alone knows.
-    ClaimedOrDirty,
     /// Free, promised by the kernel, and not populated yet: arenas that are populated lazily or in the background.
     Reserved,
     /// Room to grow into: the arena has no page there.
@@ -31,7 +29,6 @@ impl fmt::Display for PageState {
             PageState::Clean => "clean",
             PageState::Dirty => "dirty",
             PageState::Claimed => "claimed",
-            PageState::ClaimedOrDirty => "claimed or dirty",
             PageState::Reserved => "reserved",
             PageState::Absent => "absent",
         })
@@ -66,7 +63,6 @@ pub(super) fn summary(states: &[PageState]) -> String {
         PageState::Clean,
         PageState::Dirty,
         PageState::Claimed,
-        PageState::ClaimedOrDirty,
         PageState::Reserved,
         PageState::Absent,
     ];

@@ -161,6 +161,7 @@ mod tests {
         assert_eq!(holder_in(text, (8, 0x1a), 5678), None);
     }
 
+    /// Experiments: 18.
     #[test]
     fn one_holds_it_until_the_file_is_closed() {
         let path = path("one");

@@ -108,7 +108,12 @@ impl Backing {
 
     /// Whether the file has all its pages, so that touching one takes none from the pool.
     pub(crate) fn is_allocated(&self) -> bool {
-        let metadata = self.file.as_ref().and_then(|file| file.metadata().ok());
-        metadata.is_some_and(|file| file.blocks().checked_mul(512) == Some(self.len_bytes() as u64))
+        self.allocated_pages().is_ok_and(|pages| pages == self.pages)
+    }
+
+    /// How many pages the file has.
+    pub(crate) fn allocated_pages(&self) -> std::io::Result<usize> {
+        let blocks = self.file.as_ref().map_or(Ok(0), |file| file.metadata().map(|found| found.blocks()))?;
+        Ok(usize::try_from(blocks.saturating_mul(512) / self.page_size.bytes() as u64).unwrap_or(usize::MAX))
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! [`Facts::collect`] reads; [`judge`] decides, from the facts alone. Neither changes anything, and neither needs
 //! privileges: what an unprivileged process cannot read does not limit it either. The figures are those of one moment.
+//!
+#![doc = include_str!("faults.md")]
 
 mod holders;
 mod judgement;

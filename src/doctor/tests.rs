@@ -54,6 +54,7 @@ fn one_page_is_asked_about_unless_more_are() {
     assert!(!report.can_be_had() && report.available_pages == 16, "{report}");
 }
 
+/// Experiments: 5.
 #[test]
 fn the_tightest_of_several_limits_is_named_first_and_each_has_a_remedy() {
     let mut machine = cgroup(machine(), 8);

@@ -12,6 +12,7 @@ use std::ptr::NonNull;
 
 use super::populate::{self, Watch};
 use super::reservation::Reservation;
+use super::resize::Room;
 use super::{Mapping, Memory, crew, placing};
 use crate::backing::Backing;
 use crate::error::{Errno, Error, Operation, Result};
@@ -20,10 +21,11 @@ use crate::page_size::PageSize;
 use crate::supply::diagnosis::{Refusals, diagnose_since};
 use crate::sys::memory::{self, Anonymous};
 use crate::sys::process::{self, forks};
+use crate::sys::shared::Part;
 use crate::sys::{self, shared};
 
 /// What one shareable page table maps: 512 pages of 2 MiB.
-const TABLE_BYTES: usize = 1 << 30;
+pub(super) const TABLE_BYTES: usize = 1 << 30;
 
 /// Tries to find a place that another thread does not take at the same moment.
 const PLACES: usize = 16;
@@ -39,14 +41,17 @@ pub(crate) struct AttachOptions<'a> {
     pub(crate) workers: Option<usize>,
     /// Which nodes the pages that the file lacks come from; those that it has stay where they are.
     pub(crate) placement: Placement,
+    /// The file may lack pages, which are not taken: only what is there is ever touched. Equal in all who map it.
+    pub(crate) resizable: bool,
     /// Told while pages are populated.
     pub(crate) watch: Option<&'a Watch<'a>>,
 }
 
 impl AttachOptions<'_> {
     /// A peer's: it populates on its own thread what its owner has not, from anywhere.
-    pub(crate) fn of_peer(writable: bool, dump: bool, share_tables: bool) -> AttachOptions<'static> {
-        AttachOptions { writable, dump, share_tables, workers: Some(1), placement: Placement::Any, watch: None }
+    pub(crate) fn of_peer(writable: bool, dump: bool, share_tables: bool, resizable: bool) -> AttachOptions<'static> {
+        let (workers, placement) = (Some(1), Placement::Any);
+        AttachOptions { writable, dump, share_tables, workers, placement, resizable, watch: None }
     }
 }
 
@@ -66,6 +71,8 @@ pub enum NotShared {
     NotAllocated,
     /// There was no address space to choose a multiple of 1 GiB in.
     Addresses,
+    /// The arena can be resized and lacks pages: what there is comes when it is touched, and tables are shared then.
+    Room,
     /// No other process has the pages mapped in the same way.
     NoHolder,
 }
@@ -79,6 +86,7 @@ impl std::fmt::Display for NotShared {
             NotShared::TooShort => "shorter than 1 GiB",
             NotShared::NotAllocated => "some pages were new",
             NotShared::Addresses => "no address space for it",
+            NotShared::Room => "the arena has room to grow, and its pages come when they are touched",
             NotShared::NoHolder => "nobody else holds the pages",
         })
     }
@@ -148,14 +156,17 @@ impl Mapping {
         };
         let memory = Memory::Placed(range);
         let located = Located::Unknown("shared pages are where their first owner got them".into());
-        let mut mapping = Mapping { memory, backing, forks: forks(), located, only_node, dump: options.dump };
+        let AttachOptions { placement, workers, .. } = options;
+        let room = options.resizable.then_some(Room { placement, workers, transparent: false, grain: size });
+        let mut mapping = Mapping { memory, backing, forks: forks(), located, only_node, dump: options.dump, room };
         // Before the first fault: tables are shared between equal flags only.
         mapping.keep_from_children(options.dump);
         let topology = (!allocated || options.placement != Placement::Any).then(Topology::read).unwrap_or_default();
-        let denied = placing::bind(&mapping, options.placement, &topology)?;
+        let denied = placing::bind(mapping.whole(), 0, options.placement, &topology)?;
         let probed = if not_shared.is_none() { tables } else { 0 };
         let filled = match allocated {
             true => mapping.fill(probed, options.writable, allocated),
+            false if options.resizable => Ok(0),
             false => mapping.take_pages(options, &topology).map(|()| 0),
         };
         match filled {
@@ -165,8 +176,8 @@ impl Mapping {
                 match denied {
                     Some(reason) => mapping.located = Located::Unknown(reason),
                     // Asking about every page takes longer than attaching to all.
-                    None if options.placement == Placement::Any => {}
-                    None => mapping.located = placing::prove(&mapping, options.placement, &topology)?,
+                    None if options.placement == Placement::Any || (options.resizable && !allocated) => {}
+                    None => mapping.located = placing::prove(mapping.whole(), options.placement, &topology)?,
                 }
                 Ok((mapping, Attachment { tables, shared_tables, not_shared, page_faults }))
             }
@@ -216,6 +227,21 @@ impl Mapping {
         })
     }
 
+    /// Makes whole pages present without changing them; those that the file has cost nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Operation::Populate`], with the limit that bound.
+    pub(crate) fn touch(&self, range: std::ops::Range<usize>, writable: bool) -> Result<()> {
+        self.make_present(range.start, range.len(), writable, false).map_err(|errno| {
+            let (size, len) = (self.backing.page_size(), range.len());
+            let limit = self.diagnose(errno, len as u64);
+            Error::new(Operation::Populate, format!("{} pages of {size}", len / size.bytes()))
+                .os(errno)
+                .limited_by(limit)
+        })
+    }
+
     /// Makes whole pages present without changing them.
     fn make_present(
         &self,
@@ -234,7 +260,7 @@ impl Mapping {
             // Before Linux 5.14. Reading a zero into each page, as for fresh ones, would change what is there; a file
             // that has its pages needs no proof, and one that is given them by fallocate(2) needs none either.
             (Err(sys::EINVAL), _) if allocated => Ok(()),
-            (Err(sys::EINVAL), Some(file)) if writable => shared::allocate(file, self.len_bytes()),
+            (Err(sys::EINVAL), Some(file)) if writable => shared::allocate(file, offset, len),
             (done, _) => done,
         }
     }
@@ -252,34 +278,39 @@ fn shareable(backing: &Backing, options: AttachOptions<'_>, allocated: bool) -> 
     } else if !options.share_tables {
         (0, Some(NotShared::OptedOut))
     } else {
-        (tables, (!allocated).then_some(NotShared::NotAllocated))
+        let lacking = if options.resizable { NotShared::Room } else { NotShared::NotAllocated };
+        (tables, (!allocated).then_some(lacking))
     }
 }
 
 fn map(backing: &Backing, options: AttachOptions<'_>, congruent: bool) -> std::result::Result<Reservation, Errno> {
     let (file, len) = (backing.fd().ok_or(sys::EINVAL)?, backing.len_bytes());
-    if !congruent {
-        let start = shared::map(file, None, len, options.writable)?;
-        return Ok(Reservation::adopt(start, len));
-    }
-    map_congruent(file, len, options.writable)
+    let part = Part { offset: 0, len, writable: options.writable, reserve: !options.resizable };
+    map_aligned(file, part, congruent.then_some(TABLE_BYTES))
 }
 
-/// Maps at a multiple of 1 GiB, the file's offset being 0. A place is found by reserving one and giving it back: mapping
-/// over the reservation would leave a hole if it failed, into which another thread may map something.
-fn map_congruent(file: BorrowedFd<'_>, len: usize, writable: bool) -> std::result::Result<Reservation, Errno> {
+/// Maps a part of a file, at a multiple of `align` if that is more than its page. A place is found by reserving one and
+/// giving it back: mapping over the reservation would leave a hole if it failed, into which another thread may map
+/// something.
+pub(super) fn map_aligned(
+    file: BorrowedFd<'_>,
+    part: Part,
+    align: Option<usize>,
+) -> std::result::Result<Reservation, Errno> {
+    let adopt = |start| Reservation::adopt(start, part.len);
+    let Some(align) = align else { return shared::map(file, None, part).map(adopt) };
     let mut last = sys::EEXIST;
     for _ in 0..PLACES {
-        let padded = len.checked_add(TABLE_BYTES).ok_or(sys::ENOMEM)?;
+        let padded = part.len.checked_add(align).ok_or(sys::ENOMEM)?;
         let place = memory::map_anonymous(padded, Anonymous::Reserved)?;
-        // SAFETY: at most `TABLE_BYTES` into the range reserved just now, which nobody uses, so that it can go again.
+        // SAFETY: at most `align` into the range reserved just now, which nobody uses, so that it can go again.
         let at: NonNull<u8> = unsafe {
-            let at = place.add(place.align_offset(TABLE_BYTES));
+            let at = place.add(place.align_offset(align));
             memory::unmap(place, padded)?;
             at
         };
-        match shared::map(file, Some(at), len, writable) {
-            Ok(start) => return Ok(Reservation::adopt(start, len)),
+        match shared::map(file, Some(at), part) {
+            Ok(start) => return Ok(adopt(start)),
             Err(errno @ sys::EEXIST) => last = errno,
             Err(errno) => return Err(errno),
         }

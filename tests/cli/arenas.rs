@@ -102,8 +102,8 @@ fn an_owned_arena_is_looked_at_without_being_in_its_way() {
         let me = format!("owned by process {}", std::process::id());
         let said = text(&ground.run("inspect x"));
         assert!(said.contains(&me) && said.contains(&format!("{expected} clean, ")), "{said}");
-        assert!(said.contains("claimed or dirty"), "{said}");
-        expect(&ground.run("map x"), 0, &[&me, "#", "only the owner knows"]);
+        assert!(said.contains("1 claimed"), "{said}");
+        expect(&ground.run("map x"), 0, &[&me, "@ claimed", ". clean"]);
         let said = json(&ground.run("inspect x --json"));
         assert_eq!(said["owner_process"], std::process::id(), "{said}");
         for command in ["remove x", &format!("create x 8M --huge-dir {}", ground.mount.path().display())] {

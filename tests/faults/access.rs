@@ -17,6 +17,7 @@ fn mounted(options: &str, flags: libc::c_ulong) -> Mounted {
     Mounted::hugetlbfs(PageSize::HUGE_2M, options, flags)
 }
 
+/// Experiments: 5.
 #[test]
 fn the_size_of_a_mount_is_named() {
     Child::new().needs_pages(PageSize::HUGE_2M, 8).in_mount_namespace().run(|| {
@@ -57,6 +58,7 @@ fn assert_falls_to_base_pages(builder: ArenaBuilder, kind: LimitKind) {
     assert_fell_back(builder, kind);
 }
 
+/// Experiments: 26.
 #[test]
 fn a_mount_of_somebody_else_is_named_with_owner_and_mode() {
     Child::new().in_mount_namespace().run(|| {

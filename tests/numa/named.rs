@@ -35,6 +35,8 @@ fn a_named_arena_is_on_its_node_and_a_restart_tells_where_it_is() {
     let [near, far] = two.nodes;
     let arena = ground.open(8, Placement::Strict(far)).unwrap();
     assert_eq!(two.counts(&arena), [0, 8]);
+    // SAFETY: our own chunk.
+    unsafe { arena.claim(8).unwrap().as_ptr().write(0xA5) };
     drop(arena);
     assert_eq!(two.free(), [16, 8]);
     let seen = inspect_from(ground.records.path(), "x").unwrap();
@@ -47,7 +49,9 @@ fn a_named_arena_is_on_its_node_and_a_restart_tells_where_it_is() {
     println!("{error}");
     let arena = ground.open(8, Placement::Preferred(near)).unwrap();
     assert_eq!((two.counts(&arena), arena.obtained().misplaced_pages()), ([0, 8], Some(8)));
-    assert_eq!(arena.stats().clean, 8, "an owner that was refused has changed nothing");
+    // SAFETY: as above.
+    let byte = unsafe { arena.claim(8).unwrap().as_ptr().read() };
+    assert_eq!(byte, 0xA5, "an owner that was refused has changed nothing");
     println!("{}", arena.obtained());
     drop(arena);
     let arena = ground.open(8, Placement::Strict(far)).unwrap();
@@ -90,6 +94,7 @@ fn a_named_arena_is_placed_and_counted() {
     });
 }
 
+/// Experiments: 29.
 #[test]
 fn where_the_calls_are_denied_a_named_arena_says_so() {
     Child::new().in_mount_namespace().needs_pages(HUGE, 2).run(|| {

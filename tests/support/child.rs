@@ -177,6 +177,11 @@ fn test_name<F>() -> String {
 
 /// fork(2): `body` runs in the child, whose exit code is what it returns, or 101 when it panics.
 pub fn fork(body: impl FnOnce() -> i32) -> ExitStatus {
+    wait_for(start(body))
+}
+
+/// As [`fork`], without waiting for the child.
+pub fn start(body: impl FnOnce() -> i32) -> libc::pid_t {
     // SAFETY: the child runs `body` and ends without returning into the harness.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
@@ -187,7 +192,7 @@ pub fn fork(body: impl FnOnce() -> i32) -> ExitStatus {
         // SAFETY: ends this process at once: no handlers, no destructors.
         unsafe { libc::_exit(code) };
     }
-    wait_for(child)
+    child
 }
 
 /// waitpid(2).

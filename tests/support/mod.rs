@@ -10,6 +10,7 @@
 
 pub mod cgroup;
 pub mod child;
+pub mod kill;
 pub mod machine;
 pub mod pool;
 

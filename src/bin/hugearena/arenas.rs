@@ -114,13 +114,14 @@ pub fn inspection_json(one: &Inspection) -> Json {
         ("present_pages", one.present_pages.into()),
         ("clean_pages", clean.into()),
         ("dirty_pages", one.count(PageState::Dirty).into()),
-        ("claimed_or_dirty_pages", one.count(PageState::ClaimedOrDirty).into()),
+        ("claimed_pages", one.count(PageState::Claimed).into()),
         ("absent_pages", one.count(PageState::Absent).into()),
         ("nodes", nodes_json(&one.nodes)),
         ("path", one.path.display().to_string().into()),
         ("record_path", one.record_path.display().to_string().into()),
         ("record", one.record.to_string().into()),
         ("is_record_believed", (one.record == RecordState::Fits).into()),
+        ("is_resizable", one.is_resizable.into()),
         ("in_core_dumps", one.in_core_dumps.into()),
     ])
 }

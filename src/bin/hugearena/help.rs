@@ -177,8 +177,8 @@ file and its record, and how all who map it have to map it.
 Works while an owner lives and takes no lock, so that no owner is ever in its way. It takes no page either, and \
 changes nothing. With --record-dir root may look at arenas of other users.
 
-From outside, a page is either clean (zero, and in nobody's hands) or not. Which of the others are claimed and which \
-are free and dirty is known to the owner alone, in whose memory it is, while there is one.";
+What is claimed is what the owner has written down, a moment ago: figures of an arena in use are not exact. Pages that \
+were never handed out and pages that were cleared since look the same, and are called clean.";
 
 pub const INSPECT_AFTER: &str = "\
 EXIT STATUS
@@ -196,14 +196,15 @@ FILES
 SEE ALSO
   hugearena map --help, hugearena holders --help (who has it mapped), fcntl(2) (F_OFD_GETLK)";
 
-pub const MAP: &str = "Draw which pages of a named arena are clean";
+pub const MAP: &str = "Draw the pages of a named arena: clean, dirty, claimed";
 
 pub const MAP_LONG: &str = "\
-Draw which pages of a named arena are clean: a cell for each page, 64 in a row, each row after the number of its first \
+Draw the pages of a named arena, clean, dirty or claimed: a cell for each page, 64 in a row, each row after the number of its first \
 page. Arenas of more than 2048 pages have several pages a cell, unless --all is given.
 
   .  clean: zero, never handed out or cleared since
-  #  dirty; while the arena has an owner: claimed or dirty, which only the owner knows
+  #  dirty: free, contents unknown
+  @  claimed by its owner
   +  some of each
   (blank)  absent: room that the arena may grow into
 

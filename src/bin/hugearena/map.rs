@@ -49,7 +49,7 @@ fn letter(state: PageState) -> char {
         PageState::Claimed => '@',
         PageState::Reserved => '_',
         PageState::Absent => ' ',
-        // Dirty, and what may be.
+        // Dirty, and what this command does not know.
         _ => '#',
     }
 }
@@ -72,7 +72,6 @@ fn legend(pages: &[PageState], each: usize) -> String {
 fn meaning(state: PageState) -> String {
     match state {
         PageState::Absent => "(blank) absent".into(),
-        PageState::ClaimedOrDirty => format!("{state}: only the owner knows"),
         state => state.to_string(),
     }
 }

@@ -186,6 +186,7 @@ fn answer(
 mod tests {
     use super::*;
 
+    /// Experiments: 75.
     #[test]
     fn a_shortfall_names_what_is_in_the_way() {
         let (small, large) = (PageSize::HUGE_2M, PageSize::HUGE_1G);
