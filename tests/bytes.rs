@@ -53,6 +53,12 @@ fn shared_memory_is_refused_and_comes_back() {
         assert_eq!((bytes.len(), arena.stats().claimed), (size.bytes(), 1));
         drop(bytes);
         assert_eq!(arena.stats().claimed, 0);
+        drop(arena);
+        // Nobody else can write to this one.
+        let builder = Arena::builder().page_size(size).capacity(size.bytes()).strict();
+        let arena = builder.read_only_peers().open().unwrap();
+        assert!(arena.claim(1).unwrap().into_bytes().is_ok());
+        assert_eq!(arena.stats().claimed, 0);
     });
 }
 

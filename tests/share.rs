@@ -14,7 +14,7 @@ use std::os::unix::process::ExitStatusExt;
 use hugearena::arena::{self, View};
 use hugearena::backing::BackingKind;
 use hugearena::error::Operation;
-use hugearena::{Arena, PageSize};
+use hugearena::{Arena, PageSize, Populate};
 
 use support::machine::{Mounted, TempDir};
 use support::{Child, PoolUnchanged, descriptors, for_each_page_size, fork, is_filled, vm_flags};
@@ -140,6 +140,47 @@ fn a_read_only_peer_can_only_read() {
         });
         assert_eq!(status.signal(), Some(libc::SIGSEGV));
     });
+}
+
+#[test]
+fn peers_of_a_sealed_arena_can_only_read_and_take_nothing_out() {
+    for_each_page_size(2, |size, pages| {
+        for populate in [Populate::Eager, Populate::Lazy] {
+            let builder = Arena::builder().page_size(size).capacity(pages * size.bytes()).strict();
+            let arena = builder.populate(populate).read_only_peers().open().unwrap();
+            assert!(arena.obtained().read_only_peers && !arena.peers_can_write());
+            let mut chunk = arena.claim(pages).unwrap();
+            chunk.as_mut_slice().unwrap()[..4].copy_from_slice(b"ours");
+            let (ours, theirs) = pair();
+            arena.share(&ours).unwrap();
+            let view = View::receive(&theirs).unwrap();
+            assert!(!view.is_writable());
+            // SAFETY: nobody writes while we read.
+            assert_eq!(unsafe { &view.get(0, 4).unwrap().as_ref()[..4] }, b"ours");
+            // By the descriptor, or by one that is opened anew.
+            let fd = arena.file_regions().next().unwrap().fd().as_raw_fd();
+            let again = File::options().read(true).write(true).open(format!("/proc/self/fd/{fd}"));
+            for fd in [fd, again.as_ref().unwrap().as_raw_fd()] {
+                let (len, rw) = (size.bytes(), libc::PROT_READ | libc::PROT_WRITE);
+                // SAFETY: they change nothing if they fail, which they have to.
+                unsafe {
+                    let at = libc::mmap(std::ptr::null_mut(), len, rw, libc::MAP_SHARED, fd, 0);
+                    assert_eq!(at, libc::MAP_FAILED);
+                    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                    assert_eq!(libc::fallocate(fd, punch, 0, len as libc::off_t), -1);
+                    assert_eq!(libc::ftruncate(fd, 0), -1);
+                }
+            }
+            assert_eq!(chunk.as_slice().unwrap()[..4], *b"ours");
+            // A forked child has not the memory, and gets no slice of it.
+            assert!(fork(|| i32::from(chunk.as_slice().is_some())).success());
+        }
+    });
+    let hugetlbfs = BackingKind::Hugetlbfs { dir: None };
+    let builder = Arena::builder().capacity(1).read_only_peers();
+    for builder in [builder.clone().backing(hugetlbfs), builder.max_capacity(4 << 20)] {
+        assert_eq!(builder.open().unwrap_err().operation(), Operation::Configure);
+    }
 }
 
 /// SIGKILL for the process that calls this.

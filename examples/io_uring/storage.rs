@@ -112,7 +112,8 @@ impl Storage {
         let flags = libc::O_DIRECT | libc::O_TMPFILE;
         let file = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(directory);
         let file = file.map_err(|error| format!("a file with O_DIRECT in {}: {error}", directory.display()))?;
-        let ring = IoUring::new(DEPTH as u32).map_err(|error| format!("io_uring: {error}"))?;
+        let ring = IoUring::new(DEPTH as u32)
+            .map_err(|error| format!("cannot make a ring: {}", with_limit(error, RING_BYTES)))?;
         let storage = Storage { ring, file, chunk, blocks: [0; DEPTH], free_slots: (0..DEPTH).collect() };
         // SAFETY: the chunk is in the same struct, whose `drop` waits for all that is in flight.
         unsafe { register(&storage.ring, &storage.chunk)? };
@@ -220,14 +221,15 @@ pub unsafe fn register(ring: &IoUring, chunk: &Chunk) -> Result<(), Box<dyn Erro
     let buffers: Vec<_> = chunk.regions(REGISTRATION_MAX).iter().map(iovec).collect();
     // SAFETY: the regions are mapped and populated; the caller holds the chunk as long as they are used.
     unsafe { ring.submitter().register_buffers(&buffers) }.map_err(|error| {
-        let limit = match error.raw_os_error() {
-            Some(libc::ENOMEM) => supply::pin_limit(chunk.len() as u64 + RING_BYTES),
-            _ => None,
-        };
-        let limit = limit.map_or(String::new(), |limit| format!("; {limit}"));
-        format!("cannot register {} bytes in {} buffers with io_uring: {error}{limit}", chunk.len(), buffers.len())
-            .into()
+        let why = with_limit(error, chunk.len() as u64 + RING_BYTES);
+        format!("cannot register {} bytes in {} buffers with io_uring: {why}", chunk.len(), buffers.len()).into()
     })
+}
+
+/// The kernel says `ENOMEM` when RLIMIT_MEMLOCK does not allow so many bytes more.
+fn with_limit(error: io::Error, bytes: u64) -> String {
+    let limit = if error.raw_os_error() == Some(libc::ENOMEM) { supply::pin_limit(bytes) } else { None };
+    limit.map_or_else(|| error.to_string(), |limit| format!("{error}; {limit}"))
 }
 
 /// What tells one block of one round from every other.

@@ -62,6 +62,7 @@ pub struct ArenaBuilder {
     strict: bool,
     dump: bool,
     zero_on_release: bool,
+    read_only_peers: bool,
     placement: Placement,
     populate_threads: Option<usize>,
     progress: Option<Callback>,
@@ -83,6 +84,7 @@ impl ArenaBuilder {
             strict: false,
             dump: false,
             zero_on_release: false,
+            read_only_peers: false,
             placement: Placement::default(),
             populate_threads: None,
             progress: None,
@@ -162,6 +164,34 @@ impl ArenaBuilder {
     /// release pays for it. Not optimized away; copies in caches, registers and swap are not its business.
     pub fn zero_on_release(mut self) -> ArenaBuilder {
         self.zero_on_release = true;
+        self
+    }
+
+    /// Nobody but this process can ever write to the memory of a memfd (Linux 5.1), nor take pages out of it: the file is
+    /// sealed once it is mapped here. Peers get views that are read-only. Chunks give safe slices then
+    /// ([`Chunk::as_slice`](super::Chunk::as_slice)), as those of private memory do.
+    ///
+    /// An error for files on hugetlbfs, which cannot be sealed, and with [`max_capacity`](Self::max_capacity): pages can
+    /// neither come nor go.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use hugearena::{Arena, PageSize};
+    ///
+    /// # fn main() -> hugearena::Result<()> {
+    /// let arena = Arena::builder().page_size(PageSize::base()).capacity(1 << 20).read_only_peers().open()?;
+    /// let mut chunk = arena.claim(1).expect("256 pages are free");
+    /// chunk.as_mut_slice().expect("nobody else writes")[0] = 1;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Sources
+    ///
+    /// fcntl(2), `F_SEAL_FUTURE_WRITE`.
+    pub fn read_only_peers(mut self) -> ArenaBuilder {
+        self.read_only_peers = true;
         self
     }
 
@@ -313,6 +343,12 @@ impl ArenaBuilder {
             let subject = format!("an arena of {} bytes: wanted 1 to isize::MAX", self.capacity_bytes);
             Error::new(Operation::Configure, subject)
         })?;
+        let cannot_be_sealed = matches!(self.backing, BackingKind::Hugetlbfs { .. }) || self.max_bytes.is_some();
+        if self.read_only_peers && cannot_be_sealed {
+            let problem =
+                "peers that only read, of a file on hugetlbfs or one that can be resized: it cannot be sealed";
+            return Err(Error::new(Operation::Configure, problem));
+        }
         let most = self.most_pages(pages)?;
         let mut declined: Vec<Declined> = Vec::new();
         for size in self.candidates() {
@@ -346,6 +382,9 @@ impl ArenaBuilder {
         let Some(pages) = pages else {
             return refuse("more than isize::MAX bytes");
         };
+        if self.read_only_peers {
+            return refuse("its file cannot be sealed, so that peers could only read");
+        }
         if self.populate != Populate::Eager {
             return refuse("it cannot be populated lazily or in the background: peers rely on its pages");
         }
@@ -369,6 +408,7 @@ impl ArenaBuilder {
             transparent_bytes: 0,
             capacity_bytes: pages.present_pages() * self.page_size.bytes(),
             populated: true,
+            read_only_peers: false,
             placement: self.placement,
             nodes: mapping.located().clone(),
             declined: Vec::new(),
@@ -417,10 +457,14 @@ impl ArenaBuilder {
             workers: self.populate_threads,
             watch: watch.as_ref().map(|watch| watch as _),
         };
-        match most {
+        let mapping = match most {
             Some(_) => Mapping::resizable(backing, options, total_bytes),
             None => Mapping::new(backing, options),
+        }?;
+        if self.read_only_peers {
+            mapping.backing().seal_writes()?;
         }
+        Ok(mapping)
     }
 
     fn finish(self, mapping: Mapping, pages: usize, declined: Vec<Declined>) -> Result<Arena> {
@@ -432,6 +476,7 @@ impl ArenaBuilder {
             transparent_bytes: if stands_in { mapping::transparent_bytes(&mapping) } else { 0 },
             capacity_bytes: pages * self.page_size.bytes(),
             populated: self.populate == Populate::Eager,
+            read_only_peers: self.read_only_peers,
             placement: self.placement,
             nodes: mapping.located().clone(),
             declined,

@@ -12,8 +12,8 @@ struct Owner(Chunk);
 impl AsRef<[u8]> for Owner {
     fn as_ref(&self) -> &[u8] {
         let Owner(chunk) = self;
-        // SAFETY: mapped, initialized, and not written to while the owner lives: it is either private memory that
-        // nobody else can reach, or the caller of `into_bytes_unchecked` has promised so.
+        // SAFETY: mapped, initialized, and not written to while the owner lives: either nobody else can write to
+        // it, or the caller of `into_bytes_unchecked` has promised so.
         unsafe { std::slice::from_raw_parts(chunk.as_ptr().as_ptr(), chunk.len()) }
     }
 }
@@ -22,12 +22,12 @@ impl Chunk {
     /// The chunk as [`Bytes`]: no copy, cheap to clone and to slice. The pages go back to the arena when the last clone
     /// or slice is dropped, by whatever thread.
     ///
-    /// For private arenas ([`BackingKind::Anonymous`](crate::backing::BackingKind::Anonymous)); memory that others can
-    /// write to is no `&[u8]`.
+    /// For private arenas ([`BackingKind::Anonymous`](crate::backing::BackingKind::Anonymous)), and shared ones with
+    /// [`read_only_peers`](crate::ArenaBuilder::read_only_peers); memory that others can write to is no `&[u8]`.
     ///
     /// # Errors
     ///
-    /// The chunk, unchanged, when it is shared memory.
+    /// The chunk, unchanged, when others can write to it.
     ///
     /// # Examples
     ///

@@ -6,7 +6,6 @@ use std::fmt;
 use std::ptr::NonNull;
 
 use super::{Arena, iova_memory};
-use crate::backing::MemoryClass;
 use crate::error::Result;
 use crate::iova::{IovaMap, IovaMode};
 
@@ -14,7 +13,9 @@ use crate::iova::{IovaMap, IovaMode};
 /// arena alive.
 ///
 /// Memory of the shared class may be written by peers and devices at any time, so it is reached by pointer only;
-/// safe slices are for private arenas ([`BackingKind::Anonymous`](crate::backing::BackingKind::Anonymous)).
+/// safe slices are for arenas that nobody else can write to: private ones
+/// ([`BackingKind::Anonymous`](crate::backing::BackingKind::Anonymous)), and shared ones with
+/// [`read_only_peers`](crate::ArenaBuilder::read_only_peers).
 ///
 /// # Examples
 ///
@@ -96,19 +97,20 @@ impl Chunk {
         &self.arena
     }
 
-    /// The bytes, when the memory is private to this process; contents unknown unless the chunk was claimed
+    /// The bytes, when nobody else [can write](Arena::peers_can_write) to the memory; contents unknown unless the chunk was claimed
     /// zeroed.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[u8]> {
-        // SAFETY: private memory of ours: nobody else writes it while we are borrowed.
-        self.is_private().then(|| unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len()) })
+        // SAFETY: nobody but us can write it, and we are borrowed.
+        self.is_ours_alone().then(|| unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len()) })
     }
 
-    /// The bytes for writing, when the memory is private to this process.
+    /// The bytes for writing, when nobody else [can write](Arena::peers_can_write) to the memory. Peers that read may
+    /// see what is half written.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
-        // SAFETY: private memory of ours, and we are borrowed mutably.
-        self.is_private().then(|| unsafe { self.slice_mut() })
+        // SAFETY: nobody but us can write it, and we are borrowed mutably.
+        self.is_ours_alone().then(|| unsafe { self.slice_mut() })
     }
 
     /// The bytes for writing, of whatever class.
@@ -158,8 +160,9 @@ impl Chunk {
         }
     }
 
-    fn is_private(&self) -> bool {
-        self.arena.memory_class() == MemoryClass::Private
+    /// Whether nobody else writes the bytes, and this process has them: a forked child has none of a shared arena.
+    fn is_ours_alone(&self) -> bool {
+        !self.arena.peers_can_write() && self.arena.inner.mapping.is_here()
     }
 }
 

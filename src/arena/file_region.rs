@@ -12,7 +12,8 @@ use crate::page_size::PageSize;
 ///
 /// Whoever gets the descriptor can map the whole file, not this region alone. A memfd is sealed against shrinking; a
 /// file on hugetlbfs can be truncated, and holes can be punched into both by whoever can write: such pages are taken
-/// from the pool again at the next touch, or SIGBUS is sent if it has none. Give it to peers that you trust that far.
+/// from the pool again at the next touch, or SIGBUS is sent if it has none. Give it to peers that you trust that far, or
+/// open the arena with [`read_only_peers`](crate::ArenaBuilder::read_only_peers) if they need not write.
 #[derive(Clone, Copy, Debug)]
 pub struct FileRegion<'a> {
     fd: BorrowedFd<'a>,

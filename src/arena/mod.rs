@@ -202,6 +202,13 @@ impl Arena {
         self.inner.mapping.backing().memory_class()
     }
 
+    /// Whether somebody else may write to the memory: it is shared, and was not opened with
+    /// [`read_only_peers`](ArenaBuilder::read_only_peers).
+    #[must_use]
+    pub fn peers_can_write(&self) -> bool {
+        self.memory_class() == MemoryClass::Shared && !self.inner.obtained.read_only_peers
+    }
+
     /// Counts the pages by state.
     #[must_use]
     pub fn stats(&self) -> ArenaStats {

@@ -40,6 +40,8 @@ pub struct Obtained {
     pub capacity_bytes: usize,
     /// Whether every page was made present.
     pub populated: bool,
+    /// Whether nobody but this process can write to it, though others may read.
+    pub read_only_peers: bool,
     /// Which NUMA nodes were asked for.
     pub placement: Placement,
     /// How many pages, of [`page_size`](Self::page_size), each node gave.

@@ -21,7 +21,7 @@ const VERSION: u32 = 1;
 
 impl Arena {
     /// Sends this arena over a connected Unix socket; the peer [receives](View::receive) a view that it can read and
-    /// write. What is in it is told by offset and length, in messages of your own.
+    /// write ([read only](crate::ArenaBuilder::read_only_peers), if the arena was opened so). What is in it is told by offset and length, in messages of your own.
     ///
     /// The peer does not share the ownership of a named arena: it can have another owner while the peer lives. It gets
     /// a descriptor of its own opening of the file; one that takes flock(2) on it keeps the next owner out until it

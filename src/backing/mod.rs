@@ -115,6 +115,18 @@ impl Backing {
         Ok(Backing { file, directory, page_size, pages })
     }
 
+    /// Takes away everybody's right to map the file for writing, where there is one; mappings that are there stay.
+    ///
+    /// # Errors
+    ///
+    /// [`Operation::CreateBacking`]: the kernel is older than that seal (5.1), or the file cannot be sealed.
+    pub(crate) fn seal_writes(&self) -> Result<()> {
+        self.fd().map_or(Ok(()), memory::seal_future_writes).map_err(|errno| {
+            let subject = format!("{} pages of {} that peers can only read", self.pages, self.page_size);
+            Error::new(Operation::CreateBacking, subject).os(errno)
+        })
+    }
+
     /// The file, unless the memory is anonymous.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(File::as_fd)

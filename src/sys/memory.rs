@@ -242,6 +242,13 @@ pub fn seal_shrink(file: BorrowedFd<'_>) -> Result<(), Errno> {
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) })
 }
 
+/// fcntl(`F_ADD_SEALS`, `F_SEAL_FUTURE_WRITE`), Linux 5.1: nobody can map the file for writing any more, write to it, or
+/// punch holes into it. Mappings that are there go on.
+pub fn seal_future_writes(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: the descriptor is open and the call changes only the file's seals.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) })
+}
+
 /// madvise(2).
 ///
 /// # Safety
