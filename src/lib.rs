@@ -4,6 +4,8 @@
 //! - [`Arena`] hands out whole pages in [`Chunk`]s: populated up front, contiguous, shareable by descriptor,
 //!   re-zeroed on reuse so that the bytes the caller touches first are in cache when it gets them.
 //! - [`memops`] is that clearing and copying on its own: order x kernel x pace.
+//! - [`guide`] puts arenas into AF_XDP sockets, io_uring, `Bytes` and collections; [`iova`] says what devices call
+//!   them.
 //! - [`supply`] says what huge pages this machine and this process may have; every [`Error`] names the limit
 //!   that bound, the file it was read from, and a remedy.
 //! - [`doctor`] puts that together: may this process have so many pages, what to run if not, and who has them. The
@@ -54,11 +56,15 @@ pub mod arena;
 pub mod backing;
 pub mod doctor;
 pub mod error;
+pub mod guide;
 mod heap;
+pub mod iova;
 mod mapping;
 pub mod memops;
 pub mod numa;
 mod page_size;
+pub mod pool;
+pub mod ring;
 pub mod supply;
 mod sync;
 mod sys;
@@ -69,3 +75,4 @@ pub use heap::{HeapStats, HeldPages, HugeAlloc};
 pub use memops::FirstTouch;
 pub use numa::Placement;
 pub use page_size::{PageSize, ParsePageSizeError};
+pub use pool::{Pool, PoolBox, PoolCache};

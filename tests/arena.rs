@@ -413,6 +413,7 @@ fn a_forked_child_has_no_shared_memory() {
     });
 }
 
+/// Experiments: 59.
 #[test]
 fn a_forked_child_has_its_own_copy_of_private_memory() {
     // The child's copy takes pages from the pool as well.
@@ -436,6 +437,7 @@ fn a_forked_child_has_its_own_copy_of_private_memory() {
     });
 }
 
+/// Experiments: 71.
 #[test]
 fn core_dumps_and_children_leave_out_shared_memory_only() {
     for_each_page_size(2, |size, pages| {
@@ -513,6 +515,7 @@ fn options_that_make_no_sense_are_errors_of_configuration() {
     }
 }
 
+/// Experiments: 50.
 #[test]
 fn capacity_is_rounded_up_to_whole_pages() {
     for_each_page_size(2, |size, pages| {

@@ -5,8 +5,10 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use super::Arena;
+use super::{Arena, iova_memory};
 use crate::backing::MemoryClass;
+use crate::error::Result;
+use crate::iova::{IovaMap, IovaMode};
 
 /// One or more contiguous pages of an arena, held until dropped. May be dropped by any thread, and keeps the
 /// arena alive.
@@ -77,6 +79,17 @@ impl Chunk {
         self.first * self.arena.page_size().bytes()
     }
 
+    /// What a device calls these bytes; see [`iova`](crate::iova). One look at `/proc/self/pagemap` for each page in
+    /// physical mode, about a microsecond; not for hot paths.
+    ///
+    /// # Errors
+    ///
+    /// [`Operation::Translate`](crate::error::Operation::Translate), in physical mode only: without `CAP_SYS_ADMIN`
+    /// (never an address that is not one); on base pages and on private memory, whose addresses change.
+    pub fn iova(&self, mode: IovaMode) -> Result<IovaMap> {
+        iova_memory(&self.arena.inner.mapping, self.start, self.len()).iova(mode)
+    }
+
     /// The arena that the pages go back to.
     #[must_use]
     pub fn arena(&self) -> &Arena {
@@ -107,6 +120,42 @@ impl Chunk {
     pub unsafe fn slice_mut(&mut self) -> &mut [u8] {
         // SAFETY: mapped and ours; the caller vouches for the others. Every byte of a mapping is initialized.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len()) }
+    }
+
+    /// Claims `pages` more, right behind the last one, if they are free; the bytes stay where they are. Contents of the
+    /// new pages are unknown. Whether it did; when a page of a lazy arena could not be populated,
+    /// [`Arena::last_error`] says why.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use hugearena::{Arena, PageSize};
+    ///
+    /// # fn main() -> hugearena::Result<()> {
+    /// let arena = Arena::builder().page_size(PageSize::base()).capacity(8 * PageSize::base().bytes()).open()?;
+    /// let mut chunk = arena.claim(2).expect("8 pages are free");
+    /// assert!(chunk.grow_in_place(6) && !chunk.grow_in_place(1));
+    /// chunk.truncate(3);
+    /// assert_eq!((chunk.pages(), arena.stats().claimed), (3, 3));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn grow_in_place(&mut self, pages: usize) -> bool {
+        let has_grown = self.arena.claim_at(self.first + self.pages, pages);
+        if has_grown {
+            self.pages += pages;
+        }
+        has_grown
+    }
+
+    /// Gives all pages back but the first `pages`; at least one stays. Nothing happens when there are no more.
+    pub fn truncate(&mut self, pages: usize) {
+        let keep = pages.max(1);
+        if keep < self.pages {
+            self.arena.release(self.first + keep, self.pages - keep);
+            self.pages = keep;
+        }
     }
 
     fn is_private(&self) -> bool {

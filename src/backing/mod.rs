@@ -125,6 +125,12 @@ impl Backing {
         if self.file.is_some() { MemoryClass::Shared } else { MemoryClass::Private }
     }
 
+    /// The file's length, where somebody has made it shorter than the pages that it is to hold.
+    pub(crate) fn truncated_bytes(&self) -> Option<u64> {
+        let len = self.file.as_ref()?.metadata().ok()?.len();
+        (len < self.len_bytes() as u64).then_some(len)
+    }
+
     /// The hugetlbfs directory whose mount holds the file: what [`supply::diagnose`] wants to know.
     pub(crate) fn directory(&self) -> Option<&Path> {
         self.directory.as_deref()
@@ -211,17 +217,8 @@ impl Request<'_> {
     }
 
     fn no_mount(&self) -> Error {
-        let size = self.page_size;
-        let missing = supply::diagnose(sys::ENODEV, size, self.bytes, None);
-        let subject = match &missing {
-            Some(_) => self.subject(),
-            None => format!(
-                "{}: there is no mount with that page size; make one (mount -t hugetlbfs -o pagesize={size} none DIR) or \
-                 use a memfd, which needs none",
-                self.subject()
-            ),
-        };
-        Error::new(Operation::CreateBacking, subject).limited_by(missing)
+        let missing = supply::no_mount(self.page_size, self.bytes);
+        Error::new(Operation::CreateBacking, self.subject()).limited_by(Some(missing))
     }
 
     fn refused(&self, errno: Errno, directory: Option<&Path>) -> Error {

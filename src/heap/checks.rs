@@ -72,12 +72,31 @@ pub(crate) fn note_alloc(block: *mut u8) -> *mut u8 {
 #[inline(always)]
 pub(crate) unsafe fn check_free(block: *mut u8, layout: Layout) {
     if CHECKED {
-        let (word, bit) = live_bit(block, Some(layout));
-        if word.fetch_and(!bit, Relaxed) & bit == 0 {
-            abort("another thread freed it at the same time", block);
-        }
-        // SAFETY: the block was in use with this layout, and nobody else may use it.
-        unsafe { block.write_bytes(FREED, layout.size().min(FILL_MAX)) };
+        // SAFETY: the caller's contract; a block in use with this layout is at least that long.
+        unsafe { end_live(block, Some(layout), layout.size()) };
+    }
+}
+
+/// Aborts unless a block in use starts at `block`, a pointer into the heap's range; from now on it is not in use, and
+/// filled, as far as the `usable` bytes that it has.
+///
+/// # Safety
+///
+/// As for [`check_free`].
+#[inline(always)]
+pub(crate) unsafe fn check_free_unsized(block: *mut u8, usable: impl FnOnce() -> usize) {
+    if CHECKED {
+        live_bit(block, None);
+        // SAFETY: the caller's contract; a block in use starts here.
+        unsafe { end_live(block, None, usable()) };
+    }
+}
+
+/// Aborts unless a block in use starts at `block`, a pointer into the heap's range.
+#[inline(always)]
+pub(crate) fn check_live_unsized(block: *mut u8) {
+    if CHECKED {
+        live_bit(block, None);
     }
 }
 
@@ -87,6 +106,18 @@ pub(crate) fn check_live(block: *mut u8, layout: Layout) {
     if CHECKED {
         live_bit(block, Some(layout));
     }
+}
+
+/// # Safety
+///
+/// The caller gave `block` up; if it is in use, with `layout` if that is known, it is at least `bytes` long.
+unsafe fn end_live(block: *mut u8, layout: Option<Layout>, bytes: usize) {
+    let (word, bit) = live_bit(block, layout);
+    if word.fetch_and(!bit, Relaxed) & bit == 0 {
+        abort("another thread freed it at the same time", block);
+    }
+    // SAFETY: the block was in use, and nobody else may use it.
+    unsafe { block.write_bytes(FREED, bytes.min(FILL_MAX)) };
 }
 
 fn set_live(block: *mut u8) {

@@ -14,9 +14,12 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(feature = "allocator-api2")]
+mod allocator;
 mod central;
 mod checks;
 mod commit;
+mod current;
 mod fork;
 mod growth;
 mod large;
@@ -24,6 +27,7 @@ mod lock;
 mod options;
 mod runs;
 mod size_class;
+mod sizeless;
 mod space;
 mod span;
 mod stats;
@@ -33,8 +37,8 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::memops::FirstTouch;
 use crate::sys::process::ThreadKey;
@@ -87,7 +91,7 @@ pub use stats::{HeapStats, HeldPages};
 /// assert_eq!(numbers.iter().sum::<u64>(), 4_999_950_000);
 /// println!("{}", GLOBAL.stats());
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct HugeAlloc {
     options: Options,
 }
@@ -244,6 +248,8 @@ struct Heap {
     space: OnceLock<Option<Space>>,
     /// Const after start: the pthread key whose destructor empties a thread's cache, plus one; 0 for none.
     exit_key: AtomicU32,
+    /// Room lent to thread caches beyond their own budgets.
+    lent_bytes: AtomicU64,
     growth: Lock<Growth>,
     centrals: [Lock<Central>; CLASSES],
     runs: Lock<Runs>,
@@ -254,6 +260,7 @@ impl Heap {
         Heap {
             space: OnceLock::new(),
             exit_key: AtomicU32::new(0),
+            lent_bytes: AtomicU64::new(0),
             growth: Lock::new(Growth::new()),
             centrals: [const { Lock::new(Central::new()) }; CLASSES],
             runs: Lock::new(Runs::new()),
@@ -329,13 +336,34 @@ impl Heap {
     /// somebody grows, no.
     fn is_mostly_free(&self) -> bool {
         const PLENTY_BYTES: u64 = 32 << 20;
-        let Some(growth) = self.growth.try_lock() else {
+        let Some(committed) = self.committed_bytes_now() else {
             return false;
         };
-        let committed = u64::from(growth.committed()) * CHUNK_BYTES as u64;
-        drop(growth);
         let free = self.runs.lock().free_units() * space::UNIT_BYTES as u64;
         free > PLENTY_BYTES.max(committed / 4)
+    }
+
+    /// What the heap holds; unknown while somebody grows.
+    fn committed_bytes_now(&self) -> Option<u64> {
+        Some(u64::from(self.growth.try_lock()?.committed()) * CHUNK_BYTES as u64)
+    }
+
+    /// Lets a thread cache have room for `bytes` more than its own budget, if all that is lent stays small beside
+    /// the heap: blocks of many sizes, or large ones, need caches in proportion to what is live.
+    fn lend_room(&self, bytes: usize) -> bool {
+        const LENT_BYTES: u64 = 1 << 20;
+        const LENT_PART: u64 = 16;
+        let Some(committed) = self.committed_bytes_now() else {
+            return false;
+        };
+        let allowed = LENT_BYTES + committed / LENT_PART;
+        let lend = |lent: u64| Some(lent + bytes as u64).filter(|lent| *lent <= allowed);
+        self.lent_bytes.fetch_update(Relaxed, Relaxed, lend).is_ok()
+    }
+
+    /// Takes back what [`lend_room`](Self::lend_room) gave.
+    fn return_room(&self, bytes: usize) {
+        self.lent_bytes.fetch_sub(bytes as u64, Relaxed);
     }
 
     /// Fills `out` with blocks of `class`, as far as they come without growing twice; returns how many, 0 only

@@ -157,6 +157,7 @@ pub(crate) struct Unit {
 const _: () = assert!(size_of::<Unit>() == 64);
 
 impl Unit {
+    #[inline]
     pub(crate) fn kind(&self) -> Kind {
         match self.kind.load(Relaxed) {
             1 => Kind::Free,
@@ -170,6 +171,7 @@ impl Unit {
         self.kind.store(kind as u8, Relaxed);
     }
 
+    #[inline]
     pub(crate) fn class(&self) -> usize {
         usize::from(self.class.load(Relaxed))
     }
@@ -269,6 +271,7 @@ impl Space {
     }
 
     /// Bytes from the start of the range to `block`, or `None` for a pointer that is not ours.
+    #[inline]
     pub(crate) fn offset_of(&self, block: *mut u8) -> Option<usize> {
         let offset = block.addr().wrapping_sub(self.range.base().as_ptr().addr());
         (offset < self.range.len()).then_some(offset)
@@ -282,7 +285,17 @@ impl Space {
         }
     }
 
+    /// The entry of the unit that holds `block`, or `None` for a pointer that is not ours. The block lies in a committed
+    /// chunk, or the entry faults when it is looked at.
+    #[inline]
+    pub(crate) fn entry_of(&self, block: *mut u8) -> Option<&Unit> {
+        let index = self.offset_of(block)? / UNIT_BYTES;
+        // SAFETY: as in `unit`: the table has an entry for every unit of the range, which the offset is inside of.
+        Some(unsafe { self.units.base().cast::<Unit>().add(index).as_ref() })
+    }
+
     /// A unit of a committed chunk.
+    #[inline]
     pub(crate) fn unit(&self, index: u32) -> &Unit {
         self.check(index / CHUNK_UNITS);
         // SAFETY: the table has an entry for every unit of the range. Entries of committed chunks are mapped,
@@ -456,6 +469,7 @@ impl Space {
         unsafe { self.chunks.add(index as usize).as_ref() }
     }
 
+    #[inline]
     fn check(&self, chunk: u32) {
         if chunk >= self.chunk_count {
             process::abort_with("hugearena: heap corrupted: chunk out of range\n");

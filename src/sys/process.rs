@@ -110,7 +110,6 @@ pub unsafe fn at_fork(
 /// not in common with its parent. Unlike a process id it is never reused, in no pid namespace.
 pub fn forks() -> u64 {
     static REGISTER: Once = Once::new();
-    static FORKS: AtomicU64 = AtomicU64::new(0);
     unsafe extern "C" fn nothing() {}
     unsafe extern "C" fn count() {
         FORKS.fetch_add(1, Relaxed);
@@ -119,6 +118,14 @@ pub fn forks() -> u64 {
         // SAFETY: the handlers touch an atomic. Without memory for them, forks go unnoticed.
         let _ = unsafe { at_fork(nothing, nothing, count) };
     });
+    FORKS.load(Relaxed)
+}
+
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// What [`forks`] says, for hot paths of those who have asked that before.
+#[inline]
+pub fn forks_counted() -> u64 {
     FORKS.load(Relaxed)
 }
 

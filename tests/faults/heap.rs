@@ -76,6 +76,7 @@ fn a_pool_that_is_one_page_short_means_smaller_pages() {
     Child::new().pool_of(1).run(|| check_fallback(1));
 }
 
+/// Experiments: 41.
 #[test]
 fn the_last_pages_are_used_and_then_smaller_ones() {
     Child::new().pool_of(5).run(|| {
@@ -84,6 +85,7 @@ fn the_last_pages_are_used_and_then_smaller_ones() {
     });
 }
 
+/// Experiments: 47.
 #[test]
 fn strict_gets_null_where_others_fall_back() {
     static STRICT: HugeAlloc = HugeAlloc::new().strict();

@@ -56,6 +56,7 @@ fn a_remedy_for_address_space_is_enough() {
     });
 }
 
+/// Experiments: 66.
 #[test]
 fn locked_memory_limits_nothing_here() {
     Child::new().run(|| {
@@ -69,6 +70,7 @@ fn locked_memory_limits_nothing_here() {
     });
 }
 
+/// Experiments: 26.
 #[test]
 fn huge_pages_need_no_privilege() {
     Child::new().needs_pages(PageSize::HUGE_2M, 4).run(|| {

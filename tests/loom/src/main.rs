@@ -9,6 +9,18 @@ mod chunks;
 #[allow(dead_code)]
 mod lock;
 mod locks;
+/// What pictures of an arena show; the models draw none.
+mod state {
+    #[allow(dead_code)]
+    pub enum PageState {
+        Fresh,
+        Clean,
+        Dirty,
+        Claimed,
+        Reserved,
+        Absent,
+    }
+}
 mod sync;
 
 /// What the included sources use of the crate besides `sync`.
