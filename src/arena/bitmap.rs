@@ -17,7 +17,6 @@
 
 mod presence;
 
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, compiler_fence, fence};
 use std::time::Duration;
@@ -25,6 +24,7 @@ use std::time::Duration;
 use crossbeam::utils::{Backoff, CachePadded};
 
 use super::state::PageState;
+use super::turns::Turns;
 use crate::mapping::words::Words;
 
 const WORD: usize = u64::BITS as usize;
@@ -92,7 +92,7 @@ pub(crate) struct Bitmap {
     /// Shared: claims that wait for pages which somebody holds only for a moment.
     waiting: CachePadded<AtomicUsize>,
     /// Claims of runs go one at a time: two that overlap would both fail on each other's half.
-    run_claims: Mutex<()>,
+    run_claims: Turns,
     record: Option<Recorded>,
 }
 
@@ -139,7 +139,7 @@ impl Bitmap {
             stamps: (0..pages).map(|_| AtomicU32::new(0)).collect(),
             scrubbing: CachePadded::default(),
             waiting: CachePadded::default(),
-            run_claims: Mutex::new(()),
+            run_claims: Turns::default(),
             record: None,
         }
     }
@@ -386,8 +386,7 @@ impl Bitmap {
 
     /// Claims a run of pages, lowest first.
     fn claim_run(&self, count: usize) -> Option<usize> {
-        // A poisoned lock guards no data.
-        let _one_at_a_time = self.run_claims.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _one_at_a_time = self.run_claims.take();
         let mut from = 0;
         while let Some(first) = self.find_run(from, count) {
             match self.try_claim_run(first, count) {

@@ -17,6 +17,7 @@ mod scrub;
 mod share;
 mod state;
 mod stats;
+mod turns;
 mod view;
 mod worker;
 mod zeroing;
@@ -27,6 +28,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -53,7 +55,9 @@ pub use zeroing::ZeroingChunk;
 /// unmapped when the last handle and the last chunk are gone.
 ///
 /// A child of fork(2) has none of a shared arena's memory: it claims nothing there, and must not use pointers into
-/// chunks that it inherited. A private arena is copied, page by page, when either side writes.
+/// chunks that it inherited. A private arena is copied, page by page, when either side writes, and so is what is known of
+/// its pages: both sides claim and release on their own, without waiting for threads that only the other has. Pages that
+/// another thread was claiming when the process was copied stay claimed in the child.
 ///
 /// `claim` and `release` are atomics on a bitmap: no lock for a single page, no system call on an eager arena.
 ///
@@ -81,6 +85,9 @@ pub use zeroing::ZeroingChunk;
 pub struct Arena {
     inner: Arc<Inner>,
 }
+
+/// How long a lock that is held for nanoseconds is waited for.
+const A_MOMENT: Duration = Duration::from_millis(20);
 
 struct Inner {
     /// Const.
@@ -192,7 +199,8 @@ impl Arena {
     /// Takes the error of the last claim, or step in the background, that could not populate its pages; none for eager
     /// arenas.
     pub fn last_error(&self) -> Option<Error> {
-        self.inner.last_error.lock().take()
+        // In a child of fork(2) another thread of the parent may hold it, for ever.
+        self.inner.last_error.try_lock_for(A_MOMENT)?.take()
     }
 
     /// Claims pages and makes them present; their contents are still to be taken.
@@ -227,7 +235,9 @@ impl Arena {
                 let subject = format!("page {} of a lazy arena", pages.start);
                 let error = Error::new(Operation::Populate, subject).os(errno);
                 let limit = self.inner.mapping.diagnose(errno, bytes as u64);
-                *self.inner.last_error.lock() = Some(error.limited_by(limit));
+                if let Some(mut last) = self.inner.last_error.try_lock_for(A_MOMENT) {
+                    *last = Some(error.limited_by(limit));
+                }
                 false
             }
         }

@@ -80,7 +80,7 @@ impl Record {
     /// The file's contents, or `None` when the path is too long for the header, or there are more pages than
     /// [`LEN_MAX`] has bits for.
     pub(super) fn encode(&self) -> Option<Vec<u8>> {
-        if (self.zero.len() * 8 + HEADER) as u64 > LEN_MAX {
+        if (3 * self.zero.len() * 8 + HEADER) as u64 > LEN_MAX {
             return None;
         }
         let path = self.path.as_os_str().as_bytes();

@@ -26,9 +26,6 @@ pub(super) fn bind(part: Part, needed: usize, placement: Placement, topology: &T
     if placement == Placement::Interleave && topology.nodes_with_memory().is_empty() {
         return Ok(Some("the kernel shows no nodes in /sys/devices/system/node".into()));
     }
-    if placement == Placement::Interleave && topology.nodes_with_memory().is_empty() {
-        return Ok(Some("the kernel shows no nodes in /sys/devices/system/node".into()));
-    }
     match numa::bind(at, len, placement, topology) {
         Ok(()) => Ok(None),
         Err(sys::EINVAL) => Err(unusable(part, placement, topology)),
