@@ -93,7 +93,9 @@ pub(crate) fn give(space: &Space, start: u32, class: &Class, blocks: &[*mut u8])
         if offset >= bytes {
             break;
         }
-        let index = class.index_at(offset);
+        let Some(index) = class.index_at(offset) else {
+            process::abort_with("hugearena: freed a pointer into the middle of a block\n");
+        };
         if index / 64 != at {
             store(at, bits);
             at = index / 64;
@@ -101,8 +103,8 @@ pub(crate) fn give(space: &Space, start: u32, class: &Class, blocks: &[*mut u8])
             lowest = lowest.min(at);
         }
         let bit = 1 << (index % 64);
-        if bits & bit != 0 || (index * class.size) as usize != offset {
-            process::abort_with("hugearena: double free, or a pointer into the middle of a block\n");
+        if bits & bit != 0 {
+            process::abort_with("hugearena: double free\n");
         }
         bits |= bit;
         given += 1;
