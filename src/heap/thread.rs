@@ -293,6 +293,9 @@ impl Cache {
     fn widen(&mut self, class: usize) {
         let (size, slots) = (CLASS[class].size as usize, CLASS[class].slots as usize);
         let room = self.bins.0[class].room();
+        if room == slots {
+            return;
+        }
         let wanted = room.max((FIRST_ROOM_BYTES / size).max(1)).min(slots - room);
         self.misses = self.misses.wrapping_add(1);
         if wanted * size > self.budget && self.misses.is_multiple_of(STEALING_PERIOD) {

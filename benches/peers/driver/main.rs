@@ -45,8 +45,10 @@ fn measure(options: &Options) -> Result<bool, String> {
     let wanted = configurations::ALL.into_iter().enumerate().filter(|(at, one)| is_wanted(*at, one.name));
     let mut results = Results::new(options.workloads(), wanted.map(|(_, one)| one).collect());
     for round in 0..options.rounds {
-        eprintln!("round {} of {}", round + 1, options.rounds);
-        (0..results.workloads.len()).try_for_each(|workload| take_turns(options, &mut results, workload, round))?;
+        for workload in 0..results.workloads.len() {
+            eprintln!("round {} of {}: {}", round + 1, options.rounds, results.workloads[workload].name);
+            take_turns(options, &mut results, workload, round)?;
+        }
     }
     if options.is_quick {
         println!(
