@@ -42,7 +42,7 @@ pub(crate) const EAGER_CHUNKS: u32 = 32;
 const CHUNK_ENTRIES: usize = CHUNK_UNITS as usize * size_of::<Unit>();
 const DIRTY_WORDS: usize = CHUNK_UNITS as usize / 64;
 const LARGEST_RANGE: u64 = 16 << 40;
-const SMALLEST_RANGE: u64 = 64 << 20;
+const SMALLEST_RANGE: u64 = 8 << 20;
 /// log2 of the page sizes that the heap takes: a chunk is a whole page, or a part of one.
 pub(crate) const SMALLEST_PAGE_LOG2: u32 = CHUNK_BYTES.trailing_zeros();
 pub(crate) const LARGEST_PAGE_LOG2: u32 = 30;
