@@ -250,15 +250,16 @@ fn where_smaller_pages_stand_in_they_come_and_go_as_well() {
             let mut held = arena.claim(2).unwrap();
             assert_eq!(held.as_ptr().align_offset(HUGE), 0);
             mark(&mut held, 5);
+            // The program's own pages, and what the kernel counts in batches, are less than one huge page.
             let empty = resident_bytes();
             arena.grow(6).unwrap();
-            assert!(resident_bytes() >= empty + 6 * HUGE - (64 << 10), "{kind}: populated, {}", arena.stats());
+            assert!(resident_bytes() >= empty + 5 * HUGE, "{kind}: populated, {}", arena.stats());
             let mut more = arena.claim_zeroed(6, FirstTouch::unknown()).unwrap();
             assert!(is_marked(&mut more, 0));
             mark(&mut more, 6);
             drop(more);
             assert_eq!(arena.trim().unwrap(), 6);
-            assert!(resident_bytes() <= empty + (64 << 10), "{kind}: the system has its memory back");
+            assert!(resident_bytes() <= empty + HUGE, "{kind}: the system has its memory back");
             assert!(is_marked(&mut held, 5));
             arena.grow(1).unwrap();
             assert!(is_zero(bytes_of(&mut arena.claim_zeroed(1, FirstTouch::unknown()).unwrap())));
