@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-SECONDS_AT_MOST=200
+SECONDS_AT_MOST=400
 PACKAGES=(qemu-system-x86 busybox-static cpio)
 CACHE=${CARGO_TARGET_DIR:-target}/numa-vm
 
