@@ -3,9 +3,11 @@
 //! ```text
 //! cargo bench --bench attach
 //! cargo bench --bench attach -- --check    # exit status 1 when a figure is not met
+//! cargo bench --bench attach -- --gib 2    # so much of 2 MiB pages, not 8 GiB or what there is
 //! ```
 //!
-//! Needs root (it mounts a hugetlbfs that only it sees) and a GiB of free huge pages; takes up to 8 GiB. Every attach
+//! Needs root (it mounts a hugetlbfs that only it sees) and a GiB of free huge pages; takes up to 8 GiB, and says so when
+//! there are fewer. Every attach
 //! is the first large one of a fresh process, which has attached before (on 2 MiB pages to a single one), so that its
 //! code is there; attaches and bare `mmap(MAP_POPULATE)` of the same file take turns. Time is all of `Arena::attach(..).open()`:
 //! reading the record, opening, mapping, and the last page being there.
@@ -13,6 +15,8 @@
 // The modules that benches and tests share hold more than this one uses.
 #![allow(dead_code)]
 
+#[path = "attach/child.rs"]
+mod child;
 mod environment;
 #[path = "../examples/quickstart/judge.rs"]
 mod judge;
@@ -22,12 +26,11 @@ mod machine;
 mod measure;
 
 use std::error::Error;
-use std::os::fd::AsRawFd;
-use std::path::Path;
-use std::process::{Command, ExitCode};
-use std::time::Instant;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
 
-use hugearena::arena::View;
 use hugearena::backing::BackingKind;
 use hugearena::supply::Supply;
 use hugearena::{Arena, PageSize, arena};
@@ -61,7 +64,7 @@ fn run() -> Outcome<bool> {
     if let [first, rest @ ..] = &arguments[..]
         && first == CHILD
     {
-        return child(rest).map(|()| true);
+        return child::run(rest).map(|()| true);
     }
     if !arguments.iter().any(|argument| argument == "--bench") {
         println!("figures need root and free huge pages: cargo bench --bench attach");
@@ -77,8 +80,12 @@ fn run() -> Outcome<bool> {
     // SAFETY: no other thread runs yet.
     unsafe { std::env::set_var("TMPDIR", "/dev/shm") };
     let is_check = arguments.iter().any(|argument| argument == "--check");
-    let are_met = [small_pages()?, gigantic_pages()?];
-    Ok(!is_check || are_met == [true; 2])
+    let most = match arguments.iter().position(|argument| argument == "--gib") {
+        Some(at) => arguments.get(at + 1).and_then(|text| text.parse().ok()).ok_or("--gib wants a number")?,
+        None => MOST_GIB,
+    };
+    let are_met = [small_pages(most)?, memfd_peers(most)?, gigantic_pages()?];
+    Ok(!is_check || are_met == [true; 3])
 }
 
 /// Mounts and directories of one page size.
@@ -104,15 +111,25 @@ impl Ground {
         arena::remove_from(self.records.path(), SMALL)
     }
 
-    /// What a fresh process measures: "attach" or "mmap".
+    /// What a fresh process measures: "attach", "mmap", "alone", and "exit", "exit-mmap" or "nothing", which end without
+    /// giving anything back.
     fn measure(&self, what: &str) -> Outcome<Readings> {
         let file = self.mount.path().join(format!("hugearena.{MEASURED}"));
-        let mut command = Command::new(std::env::current_exe()?);
-        let output = command.args([CHILD, what]).arg(self.records.path()).arg(file).output()?;
-        if !output.status.success() {
-            return Err(String::from_utf8_lossy(&output.stderr).into());
-        }
-        Ok(Readings::parse(&String::from_utf8(output.stdout)?))
+        measured(what, self.records.path(), &file, Stdio::null())
+    }
+
+    /// How long the kernel takes to end a process that has the pages attached, or mapped, more than one that has not.
+    fn print_exits(&self) -> Outcome<()> {
+        let median = |what| -> Outcome<f64> {
+            let runs = (0..ROUNDS).map(|_| self.measure(what)).collect::<Outcome<Vec<_>>>()?;
+            Ok(Summary::of(runs.iter().map(|run| run.number("exit"))).median / 1e3)
+        };
+        let nothing = median("nothing")?;
+        let (attached, mapped) = (median("exit")? - nothing, median("exit-mmap")? - nothing);
+        println!(
+            "        exit of a process takes {attached:.0} us more when attached, {mapped:.0} us when mapped bare"
+        );
+        Ok(())
     }
 
     /// Attaches and bare mmaps, in turns.
@@ -128,6 +145,18 @@ impl Ground {
         }
         Ok(rounds)
     }
+}
+
+fn measured(what: &str, records: &Path, file: &Path, input: Stdio) -> Outcome<Readings> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let output = command.args([CHILD, what]).arg(records).arg(file).stdin(input).output()?;
+    let ended = child::monotonic_nanoseconds();
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into());
+    }
+    let mut readings = Readings::parse(&String::from_utf8(output.stdout)?);
+    readings.set("exit", ended - readings.number("end") as i64);
+    Ok(readings)
 }
 
 impl Drop for Ground {
@@ -180,16 +209,58 @@ fn scaled(summary: Summary, by: f64) -> Summary {
     Summary { least: summary.least * by, median: summary.median * by, most: summary.most * by }
 }
 
-fn small_pages() -> Outcome<bool> {
+/// How many GiB of 2 MiB pages there are beside one page, at most so many; 0, and a line that says so, without one.
+fn gib_at_most(most: usize, what: &str) -> usize {
     let size = PageSize::HUGE_2M;
-    // One page for the small arena.
-    let available = Supply::read().available_pages(size).saturating_sub(1) as usize * size.bytes() / GIB;
-    let gib = available.min(MOST_GIB);
+    let available = Supply::read().available_pages(size);
+    let gib = (available.saturating_sub(1) as usize * size.bytes() / GIB).min(most);
+    match gib {
+        0 => println!("skipped: {what}: 513 pages of 2M needed, {available} available"),
+        _ if gib < MOST_GIB => {
+            println!("{gib} GiB of 2 MiB pages, {what} (8 GiB take 4097 pages, {available} are free):")
+        }
+        _ => println!("{gib} GiB of 2 MiB pages, {what}:"),
+    }
+    gib
+}
+
+/// Arenas on memfds, received over a socket: the descriptor is all that a peer gets.
+fn memfd_peers(most: usize) -> Outcome<bool> {
+    let gib = gib_at_most(most, "memfd peers");
     if gib == 0 {
-        println!("skipped: 2M pages: 513 needed, {} available", Supply::read().available_pages(size));
         return Ok(true);
     }
-    println!("{gib} GiB of 2 MiB pages{}:", if gib < MOST_GIB { ", which is all that the pool has" } else { "" });
+    let open = |bytes| Arena::builder().capacity(bytes).strict().open();
+    let (small, large) = (open(2 << 20)?, open(gib * GIB)?);
+    let mut rounds = Rounds::default();
+    let nowhere = Path::new("/");
+    // The file of the arena by the one name that it has.
+    let file = memfd_of(gib * GIB)?;
+    for _ in 0..ROUNDS {
+        let (ours, theirs) = UnixStream::pair()?;
+        small.share(&ours)?;
+        large.share(&ours)?;
+        rounds.attach.push(measured("receive", nowhere, nowhere, Stdio::from(OwnedFd::from(theirs)))?);
+        rounds.mmap.push(measured("map-file", nowhere, &file, Stdio::null())?);
+    }
+    Ok(with_holder(&rounds, gib, None))
+}
+
+/// The descriptor of this process whose file has that length.
+fn memfd_of(bytes: usize) -> Outcome<PathBuf> {
+    let files = std::fs::read_dir("/proc/self/fd")?.flatten();
+    let number = |entry: std::fs::DirEntry| entry.file_name();
+    let mut own = files.filter(|entry| std::fs::metadata(entry.path()).is_ok_and(|file| file.len() == bytes as u64));
+    let own = own.next().map(number).ok_or("the arena has a descriptor")?;
+    Ok(Path::new("/proc").join(std::process::id().to_string()).join("fd").join(own))
+}
+
+fn small_pages(most: usize) -> Outcome<bool> {
+    let size = PageSize::HUGE_2M;
+    let gib = gib_at_most(most, "a named arena");
+    if gib == 0 {
+        return Ok(true);
+    }
     let ground = Ground::new(size);
     drop(ground.open(SMALL, size.bytes())?);
     let mut one = None;
@@ -202,6 +273,7 @@ fn small_pages() -> Outcome<bool> {
     }
     let holder = ground.open(MEASURED, gib * GIB)?;
     let mut is_met = with_holder(&ground.rounds()?, gib, one);
+    ground.print_exits()?;
     drop(holder);
     let alone = (0..ROUNDS).map(|_| ground.measure("alone")).collect::<Outcome<Vec<_>>>()?;
     let ratio = Summary::of(alone.iter().map(|run| run.number("ratio")));
@@ -255,87 +327,4 @@ fn gigantic_pages() -> Outcome<bool> {
     drop(holder);
     arena::remove_from(ground.records.path(), MEASURED)?;
     Ok(is_met)
-}
-
-/// Measures in this process, and prints.
-fn child(arguments: &[String]) -> Outcome<()> {
-    let [what, records, file] = arguments else { return Err("wanted: what, records, file".into()) };
-    let attach = |name: &str| Arena::attach(name).record_dir(records).open();
-    drop(attach(SMALL).or_else(|_| attach(MEASURED))?);
-    let mut readings = Readings::default();
-    if what == "attach" {
-        let (before, start) = (faults(), Instant::now());
-        let view = attach(MEASURED)?;
-        readings.set_time("time", start.elapsed());
-        readings.set("all_faults", faults() - before);
-        readings.set("faults", view.attachment().page_faults);
-        readings.set("report", view.attachment());
-        let at = view.get(0, view.len()).ok_or("the whole view")?.cast::<u8>();
-        readings.set("touch_faults", touch(at.as_ptr(), view.len(), view.page_size().bytes()));
-        let start = Instant::now();
-        drop(view);
-        readings.set_time("detach", start.elapsed());
-    } else if what == "mmap" {
-        mmap(Path::new(file), &mut readings)?;
-    } else {
-        alone(|| attach(MEASURED), Path::new(file), &mut readings)?;
-    }
-    readings.print();
-    Ok(())
-}
-
-/// Attaching and the bare mmap, in turns, each gone before the next: nobody holds the pages.
-fn alone(attach: impl Fn() -> hugearena::Result<View>, file: &Path, readings: &mut Readings) -> Outcome<()> {
-    let mut ratios = Vec::new();
-    for _ in 0..9 {
-        let mut bare = Readings::default();
-        mmap(file, &mut bare)?;
-        let start = Instant::now();
-        let view = attach()?;
-        let time = start.elapsed().as_nanos() as f64;
-        readings.set("report", view.attachment());
-        drop(view);
-        ratios.push(time / bare.number("time"));
-    }
-    readings.set("ratio", Summary::of(ratios).median);
-    Ok(())
-}
-
-/// Minor faults that touching every page takes.
-fn touch(start: *mut u8, len: usize, page: usize) -> i64 {
-    let before = faults();
-    for offset in (0..len).step_by(page) {
-        // SAFETY: inside a mapping that the caller has; every byte is initialized.
-        unsafe { start.add(offset).write_volatile(start.add(offset).read_volatile()) };
-    }
-    faults() - before
-}
-
-fn faults() -> i64 {
-    // SAFETY: getrusage fills the struct.
-    unsafe {
-        let mut usage = std::mem::zeroed::<libc::rusage>();
-        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
-        usage.ru_minflt
-    }
-}
-
-/// The bare system call, file opened before.
-fn mmap(path: &Path, readings: &mut Readings) -> Outcome<()> {
-    let file = std::fs::File::options().read(true).write(true).open(path)?;
-    let len = file.metadata()?.len() as usize;
-    let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
-    let start = Instant::now();
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, rw, flags, file.as_raw_fd(), 0) };
-    readings.set_time("time", start.elapsed());
-    if at == libc::MAP_FAILED {
-        return Err(std::io::Error::last_os_error().into());
-    }
-    readings.set("touch_faults", touch(at.cast(), len, 2 << 20));
-    let start = Instant::now();
-    // SAFETY: the mapping made above, which nobody uses any more.
-    unsafe { libc::munmap(at, len) };
-    readings.set_time("detach", start.elapsed());
-    Ok(())
 }

@@ -64,10 +64,14 @@ pub enum Operation {
     Record,
     /// Mapping an arena that another process owns.
     Attach,
+    /// Looking at a named arena from outside.
+    Inspect,
     /// Removing a named arena.
     Remove,
     /// Passing an arena to another process.
     Share,
+    /// Finding the addresses that a device uses.
+    Translate,
     /// Having pages of an arena for something larger than a chunk of the caller's own: a pool.
     Claim,
 }
@@ -86,8 +90,10 @@ impl fmt::Display for Operation {
             Operation::Own => "own",
             Operation::Record => "keep the record of",
             Operation::Attach => "attach",
+            Operation::Inspect => "inspect",
             Operation::Remove => "remove",
             Operation::Share => "share",
+            Operation::Translate => "translate the addresses of",
             Operation::Claim => "claim pages for",
         })
     }
@@ -110,10 +116,16 @@ pub enum LimitKind {
     CgroupReserved,
     /// The `size=` of a hugetlbfs mount.
     MountSize,
+    /// No hugetlbfs with pages of that size is mounted, or not in the directory that was named.
+    MountMissing,
+    /// The file that holds the pages was truncated by somebody else.
+    FileLength,
     /// RLIMIT_AS, the address space of this process.
     AddressSpace,
     /// RLIMIT_MEMLOCK.
     LockedMemory,
+    /// RLIMIT_FSIZE, which counts for files on hugetlbfs and for memfds as well.
+    FileSize,
     /// Ordinary memory: free memory, overcommit or `vm.max_map_count`.
     Memory,
     /// File permissions, a read-only mount, or a call that is denied.
@@ -129,8 +141,11 @@ impl fmt::Display for LimitKind {
             LimitKind::CgroupMax => "a hugetlb cgroup limit",
             LimitKind::CgroupReserved => "a hugetlb cgroup reservation limit",
             LimitKind::MountSize => "the size of the hugetlbfs mount",
+            LimitKind::MountMissing => "the hugetlbfs mounts",
+            LimitKind::FileLength => "the length of the file",
             LimitKind::AddressSpace => "RLIMIT_AS",
             LimitKind::LockedMemory => "RLIMIT_MEMLOCK",
+            LimitKind::FileSize => "RLIMIT_FSIZE",
             LimitKind::Memory => "ordinary memory",
             LimitKind::Permission => "permissions",
         })

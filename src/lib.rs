@@ -4,6 +4,8 @@
 //! - [`Arena`] hands out whole pages in [`Chunk`]s: populated up front, contiguous, shareable by descriptor,
 //!   re-zeroed on reuse so that the bytes the caller touches first are in cache when it gets them.
 //! - [`memops`] is that clearing and copying on its own: order x kernel x pace.
+//! - [`guide`] puts arenas into AF_XDP sockets, io_uring, `Bytes` and collections; [`iova`] says what devices call
+//!   them.
 //! - [`supply`] says what huge pages this machine and this process may have; every [`Error`] names the limit
 //!   that bound, the file it was read from, and a remedy.
 //! - [`doctor`] puts that together: may this process have so many pages, what to run if not, and who has them. The
@@ -25,9 +27,10 @@
 //!
 //! On kernels other than Linux and on 32-bit machines it does not compile. Do not use it where memory has to go
 //! back to the system quickly (the heap keeps what it has until [`HugeAlloc::trim`]), in containers of a few
-//! MiB (the grain is 2 MiB), or to catch programming errors: it notices some double frees and aborts, but it is
-//! not a hardened allocator. A child of fork(2) that writes to huge pages needs pages of its own from the pool;
-//! where the pool is exhausted the kernel kills that child (not the parent).
+//! MiB (the grain is 2 MiB), or to stop an attacker: debug builds and the feature `hardened` abort on wrong frees,
+//! but it is not a hardened allocator. A child of fork(2) that writes to huge pages needs pages of its own from the
+//! pool; where the pool is exhausted the kernel kills that child (not the parent). [`HugeAlloc::spare_pages`] keeps
+//! some for it, and [`HugeAlloc::fork_unsafe`] says what becomes of pages of 1 GiB.
 //!
 //! # Words
 //!
@@ -53,7 +56,9 @@ pub mod arena;
 pub mod backing;
 pub mod doctor;
 pub mod error;
+pub mod guide;
 mod heap;
+pub mod iova;
 mod mapping;
 pub mod memops;
 pub mod numa;
@@ -61,11 +66,16 @@ mod page_size;
 pub mod pool;
 pub mod ring;
 pub mod supply;
+mod sync;
 mod sys;
+
+#[cfg(doc)]
+#[doc = include_str!("heap/suites.md")]
+pub mod suites {}
 
 pub use arena::{Arena, ArenaBuilder, Chunk, Populate, PopulateProgress, Worker, ZeroingChunk};
 pub use error::{Error, Result};
-pub use heap::{HeapStats, HugeAlloc};
+pub use heap::{HeapStats, HeldPages, HugeAlloc};
 pub use memops::FirstTouch;
 pub use numa::Placement;
 pub use page_size::{PageSize, ParsePageSizeError};

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Cross-compiles the crate for AArch64 with Debian's toolchain and runs the memops tests under qemu-user.
+# Cross-compiles the crate for AArch64 with Debian's toolchain and runs the memops tests, and those of blocks by address,
+# under qemu-user.
 #
 #   tests/aarch64.sh install   adds what is missing (root; Debian 12 or later), then runs
 #   tests/aarch64.sh           runs
@@ -31,3 +32,6 @@ for cpu in cortex-a57 a64fx max; do
     echo "== $cpu"
     QEMU_CPU=$cpu cargo test --lib memops -- --nocapture
 done
+
+# The thread's word in assembly, as the preload library has it; static, so by an offset that the linker fills in.
+cargo test --features preload --test sizeless

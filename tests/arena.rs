@@ -6,7 +6,10 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::sync::mpsc;
 
 use hugearena::backing::{BackingKind, MemoryClass};
@@ -413,6 +416,7 @@ fn a_forked_child_has_no_shared_memory() {
     });
 }
 
+/// Experiments: 59.
 #[test]
 fn a_forked_child_has_its_own_copy_of_private_memory() {
     // The child's copy takes pages from the pool as well.
@@ -436,6 +440,32 @@ fn a_forked_child_has_its_own_copy_of_private_memory() {
     });
 }
 
+/// Locks that other threads had when the process was copied are nobody's in the child, which has a copy of the pages.
+#[test]
+fn a_child_forked_while_others_claim_claims_as_well() {
+    let arena = open_private(PageSize::base(), 64);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    drop((arena.claim(5), arena.claim_zeroed(1, FirstTouch::unknown())));
+                }
+            });
+        }
+        for round in 0..200 {
+            let status = support::fork(|| {
+                // Nobody else claims here, and what was being claimed is at most this much.
+                let all: Vec<_> = (0..8).map(|_| arena.claim(2)).collect();
+                i32::from(all.iter().any(Option::is_none))
+            });
+            assert!(status.success(), "round {round}: {status}");
+        }
+        stop.store(true, Relaxed);
+    });
+}
+
+/// Experiments: 71.
 #[test]
 fn core_dumps_and_children_leave_out_shared_memory_only() {
     for_each_page_size(2, |size, pages| {
@@ -513,6 +543,7 @@ fn options_that_make_no_sense_are_errors_of_configuration() {
     }
 }
 
+/// Experiments: 50.
 #[test]
 fn capacity_is_rounded_up_to_whole_pages() {
     for_each_page_size(2, |size, pages| {

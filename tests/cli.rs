@@ -4,8 +4,13 @@
 
 mod support;
 
+#[path = "cli/arenas.rs"]
+mod arenas;
+#[path = "cli/doctor.rs"]
+mod doctor;
+
 use std::fs;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -47,9 +52,9 @@ fn json(output: &Output) -> Value {
 
 #[test]
 fn wrong_usage_is_status_2() {
-    for arguments in
-        ["", "grow", "doctor --page 4K", "doctor --need lots", "reserve", "reserve 2M --node x", "holders x"]
-    {
+    let doctor = ["", "grow", "doctor --page 4K", "doctor --need lots", "reserve", "reserve 2M --node x", "holders x"];
+    let arenas = ["create x", "create x 1M --node 0 --placement any", "create x 1M --placement near", "inspect", "map"];
+    for arguments in doctor.into_iter().chain(arenas).chain(["remove", "remove x y", "list x", "run", "run --"]) {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{arguments}");
@@ -58,7 +63,7 @@ fn wrong_usage_is_status_2() {
 
 #[test]
 fn help_is_a_manual() {
-    for command in ["", "doctor", "reserve", "holders"] {
+    for command in ["", "doctor", "reserve", "holders", "create", "inspect", "map", "list", "remove", "run"] {
         let output = run(&format!("{command} --help"));
         assert_eq!(output.status.code(), Some(0), "{command}");
         for part in ["EXIT STATUS", "EXAMPLES", "SEE ALSO", "Usage:", "--json"] {
@@ -122,37 +127,6 @@ fn doctor_names_the_address_space() {
     assert_eq!(json(&output)["report"]["tightest"]["kind"], "RLIMIT_AS");
 }
 
-#[test]
-fn doctor_names_each_limit_of_a_cgroup() {
-    let _lock = PoolLock::take();
-    let title = "doctor in a cgroup";
-    if !is_root() {
-        return skip(title, "needs root");
-    }
-    if let Some(reason) = missing(SIZE, 8) {
-        return skip_size(SIZE, &format!("{title}: {reason}"));
-    }
-    for version in [Version::V1, Version::V2] {
-        for (limit, on_parent) in [(Limit::Max, false), (Limit::Reserved, false), (Limit::Max, true)] {
-            let spec = CgroupSpec { version, limit, bytes: 4 << 20, on_parent };
-            match Cgroup::create(&spec) {
-                Ok(cgroup) => names_the_limit(&spec, &cgroup),
-                Err(reason) if version.is_ruled_out() => print_skip(title, &reason),
-                Err(reason) => skip(title, &reason),
-            }
-        }
-    }
-}
-
-fn names_the_limit(spec: &CgroupSpec, cgroup: &Cgroup) {
-    let join = format!("echo $$ > {}", cgroup.path().join("cgroup.procs").display());
-    let (kind, remedy) = binding(&run_after(&join, "doctor --need 8M --json"));
-    let is_max = spec.limit == Limit::Max;
-    assert_eq!(kind, if is_max { "a hugetlb cgroup limit" } else { "a hugetlb cgroup reservation limit" });
-    assert!(remedy.starts_with("raise it: echo 8388608 > ") && remedy.ends_with(spec.file_name()), "{remedy}");
-    assert_eq!(run_after(&join, "doctor --need 4M").status.code(), Some(0));
-}
-
 /// Takes from a pool what was added to it, when dropped: whatever the test did not.
 struct Restored {
     file: PathBuf,
@@ -173,6 +147,7 @@ impl Drop for Restored {
     }
 }
 
+/// Experiments: 75.
 #[test]
 fn reserve_adds_what_is_missing_and_gives_it_back() {
     let _lock = PoolLock::take();
@@ -198,6 +173,7 @@ fn reserve_adds_what_is_missing_and_gives_it_back() {
     assert_eq!((restored.count(), back.status.code()), (pool.total, Some(0)), "{back:?}");
 }
 
+/// Experiments: 75.
 #[test]
 fn reserve_says_why_not() {
     let output = run("reserve 1024T");
@@ -228,6 +204,7 @@ fn own_entry(said: &Value) -> Option<&Value> {
     said["processes"].as_array().unwrap().iter().find(|one| one["process"] == std::process::id())
 }
 
+/// Experiments: 16.
 #[test]
 fn holders_finds_a_memfd_of_this_process() {
     let _guard = PoolUnchanged::begin();
@@ -249,6 +226,7 @@ fn holders_finds_a_memfd_of_this_process() {
     drop(arena);
 }
 
+/// Experiments: 16.
 #[test]
 fn holders_finds_files_that_are_open_and_files_that_nobody_has() {
     Child::new().in_mount_namespace().needs_pages(SIZE, 3).run(|| {
@@ -277,4 +255,68 @@ fn holders_finds_files_that_are_open_and_files_that_nobody_has() {
         fs::remove_file(mounted.path().join("open")).unwrap();
         fs::remove_dir_all(mounted.path().join("below")).unwrap();
     });
+}
+
+/// The library as cargo lays it out, or beside CI's copy of the command; it is built with the feature `preload`.
+fn preload_library() -> Option<PathBuf> {
+    let places = ["libpreload.so", "examples/libpreload.so"];
+    places.map(|place| executable().with_file_name(place)).into_iter().find(|path| path.exists())
+}
+
+/// A shell script, run on the heap by `hugearena run` with these options.
+fn run_on_heap(options: &str, script: &str) -> Output {
+    let mut command = Command::new(executable());
+    command.arg("run").args(options.split_whitespace()).args(["--", "/bin/sh", "-c", script]);
+    command.env_remove("HUGEARENA_PRELOAD").output().unwrap()
+}
+
+#[test]
+fn run_becomes_the_program() {
+    if preload_library().is_none() {
+        return skip("hugearena run", "libpreload.so is not built: cargo build --example preload --features preload");
+    }
+    let output = run_on_heap("", "grep -c libpreload.so /proc/self/maps; exit 7");
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert!(text(&output).trim().parse::<u32>().unwrap() > 0, "what a shell starts is on the heap as well");
+    let output = run_on_heap("--stats --limit 1G", "echo $HUGEARENA_LIMIT; kill -TERM $$");
+    assert_eq!(output.status.signal(), Some(libc::SIGTERM), "{output:?}");
+    assert_eq!(text(&output), "1073741824\n");
+    // The shell itself ends by _exit(2).
+    let output = run_on_heap("--stats", "exec ls /");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("MiB mapped"), "{output:?}");
+    // Behind what was there before, which stays.
+    let mut command = Command::new(executable());
+    command.args(["run", "/bin/sh", "-c", "echo $LD_PRELOAD"]).env("LD_PRELOAD", "libm.so.6");
+    let list = text(&command.output().unwrap());
+    assert!(list.starts_with('/') && list.ends_with("libpreload.so:libm.so.6\n"), "{list}");
+}
+
+#[test]
+fn run_says_why_not() {
+    let status = |output: &Output, reason: &str| {
+        assert!(String::from_utf8_lossy(&output.stderr).contains(reason), "{reason}: {output:?}");
+        assert!(output.stdout.is_empty());
+        output.status.code()
+    };
+    let missing = run_on_heap("--lib /nowhere/libpreload.so", "echo no");
+    assert_eq!(status(&missing, "cargo build --release --example preload --features preload"), Some(125));
+    let mut command = Command::new(executable());
+    command.args(["run", "true"]).env("HUGEARENA_PRELOAD", "/nowhere/libpreload.so");
+    assert_eq!(status(&command.output().unwrap(), "/nowhere/libpreload.so"), Some(125));
+    // Any file stands in for the library: the program is not started.
+    let lib = executable();
+    let refused = |program: &str| {
+        Command::new(executable()).args(["run", "--lib"]).arg(&lib).args(["--", program]).output().unwrap()
+    };
+    assert_eq!(status(&refused("/nowhere/program"), "/nowhere/program"), Some(127));
+    assert_eq!(status(&refused("no-such-program-here"), "no-such-program-here"), Some(127));
+    assert_eq!(status(&refused("/"), "/"), Some(126));
+    if let Some(program) =
+        ["/usr/bin/passwd", "/usr/bin/su", "/bin/su"].into_iter().find(|path| fs::metadata(path).is_ok())
+    {
+        assert_eq!(status(&refused(program), "setuid"), Some(126));
+    }
+    if fs::metadata("/sbin/ldconfig").is_ok_and(|file| file.len() > 100_000) {
+        assert_eq!(status(&refused("/sbin/ldconfig"), "statically linked"), Some(126));
+    }
 }

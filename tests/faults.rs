@@ -9,14 +9,24 @@ mod support;
 mod access;
 #[path = "faults/cgroup.rs"]
 mod cgroup;
+#[path = "faults/fork.rs"]
+mod fork;
 #[path = "faults/heap.rs"]
 mod heap;
 #[path = "faults/heap_edges.rs"]
 mod heap_edges;
+#[path = "faults/kill.rs"]
+mod kill;
 #[path = "faults/limits.rs"]
 mod limits;
+#[path = "faults/orders.rs"]
+mod orders;
 #[path = "faults/pool.rs"]
 mod pool;
+#[path = "faults/race.rs"]
+mod race;
+#[path = "faults/reports.rs"]
+mod reports;
 
 use hugearena::backing::BackingKind;
 use hugearena::error::{Error, Limit, LimitKind, Operation};

@@ -229,6 +229,7 @@ fn collections_keep_their_contents_under_churn() {
     });
 }
 
+/// Experiments: 74.
 #[test]
 fn zeroed_memory_is_zero_after_others_scribbled_on_it() {
     let _alone = alone();
@@ -300,6 +301,7 @@ fn children_can_copy(test: &str) -> bool {
     can
 }
 
+/// Experiments: 59.
 #[test]
 fn children_of_fork_allocate_and_free_what_they_inherited() {
     let _alone = alone();
@@ -343,6 +345,7 @@ fn a_child_of_fork_may_start_threads_and_outlive_its_parents_blocks() {
     drop(busy);
 }
 
+/// Experiments: 13.
 #[test]
 fn processes_are_started_while_threads_allocate() {
     let _alone = alone();

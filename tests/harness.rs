@@ -39,6 +39,7 @@ fn a_system_call_is_noticed() {
     }
 }
 
+/// Experiments: 23, 24.
 #[test]
 fn pages_that_are_lost_are_noticed() {
     const TRIES: usize = 10;

@@ -14,10 +14,9 @@ mod records;
 
 use std::path::{Path, PathBuf};
 
-use hugearena::arena::{self, Restart};
+use hugearena::arena::{self, PageState, Restart};
 use hugearena::backing::BackingKind;
 use hugearena::error::{LimitKind, Operation};
-use hugearena::numa::Placement;
 use hugearena::supply::Supply;
 use hugearena::{Arena, ArenaBuilder, Chunk, FirstTouch, PageSize, Populate};
 
@@ -95,6 +94,7 @@ fn restarted(arena: &Arena) -> &Restart {
     arena.named().unwrap().restart()
 }
 
+/// Experiments: 74.
 #[test]
 fn a_restart_knows_what_is_zero_and_keeps_the_rest() {
     child(8).run(|| {
@@ -105,9 +105,17 @@ fn a_restart_knows_what_is_zero_and_keeps_the_rest() {
         scribble(&mut chunk);
         drop(chunk);
         assert_eq!(arena.scrub(HUGE, &mut hugearena::memops::Nothing), HUGE);
+        let (fresh, clean, dirty) = (PageState::Fresh, PageState::Clean, PageState::Dirty);
+        assert_eq!(arena.page_states(), [clean, dirty, dirty, fresh, fresh, fresh]);
+        let seen = || arena::inspect_from(ground.records.path(), "x").unwrap();
+        assert_eq!(seen().page_states(), [clean, dirty, dirty, clean, clean, clean]);
+        let held = [arena.claim(1), arena.claim(1)];
+        assert_eq!(seen().page_states(), [clean, PageState::Claimed, PageState::Claimed, clean, clean, clean]);
+        drop(held);
         let text = arena.named().unwrap().to_string();
         assert!(text.contains("created") && text.contains("hugearena.x"), "{text}");
         drop(arena);
+        assert_eq!(seen().page_states(), [clean, dirty, dirty, clean, clean, clean]);
 
         let arena = ground.builder(0).open().unwrap();
         assert_eq!(restarted(&arena), &Restart::Known { clean: 4 });
@@ -149,6 +157,7 @@ fn zeroed_on_release_is_clean_for_the_next_owner() {
     });
 }
 
+/// Experiments: 18.
 #[test]
 fn one_owner_at_a_time() {
     child(4).run(|| {
@@ -220,6 +229,7 @@ fn another_geometry_or_place_is_refused_and_nothing_changes() {
     });
 }
 
+/// Experiments: 45.
 #[test]
 fn an_arena_is_found_again_in_any_mount_and_below_it() {
     child(6).run(|| {
@@ -252,6 +262,7 @@ fn an_arena_is_found_again_in_any_mount_and_below_it() {
     });
 }
 
+/// Experiments: 45.
 #[test]
 fn both_page_sizes_have_names_at_once() {
     child(4).needs_pages(PageSize::HUGE_1G, 1).run(|| {
@@ -290,6 +301,48 @@ fn what_cannot_be_created_leaves_nothing_and_says_why() {
 }
 
 #[test]
+fn progress_is_told_and_can_stop_it() {
+    use std::ops::ControlFlow;
+    use std::sync::{Arc, Mutex};
+    const PAGES: usize = 80;
+    child(PAGES).run(|| {
+        let ground = Ground::new();
+        let error = ground.builder(PAGES).on_progress(|_| ControlFlow::Break(())).open().unwrap_err();
+        assert_eq!(error.os_error().and_then(std::io::Error::raw_os_error), Some(libc::ECANCELED), "{error}");
+        assert!(names_in(ground.records.path()).is_empty() && names_in(ground.mount.path()).is_empty());
+        let panics = ground.builder(PAGES).on_progress(|_| panic!("of the callback"));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| panics.clone().open())).is_err());
+        assert!(names_in(ground.records.path()).is_empty() && names_in(ground.mount.path()).is_empty());
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let listener = Arc::clone(&told);
+        let builder = ground.builder(PAGES).on_progress(move |progress| {
+            listener.lock().unwrap().push((progress.done_bytes, progress.total_bytes));
+            ControlFlow::Continue(())
+        });
+        drop(builder.clone().open().unwrap());
+        let seen = std::mem::take(&mut *told.lock().unwrap());
+        assert!(seen.is_sorted() && seen.last() == Some(&(PAGES * HUGE, PAGES * HUGE)), "{seen:?}");
+        // A callback that panics takes the new arena with it, and no old one.
+        drop(builder.open().unwrap());
+        punch(&ground, PAGES / 2);
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| panics.open()));
+        assert!(result.is_err());
+        drop(ground.open(PAGES));
+        ground.remove();
+    });
+}
+
+/// Takes pages from the end of the file, as they lack when an owner is killed while it populates.
+fn punch(ground: &Ground, pages: usize) {
+    use std::os::fd::AsRawFd;
+    let file = std::fs::File::options().write(true).open(ground.file()).unwrap();
+    let len = file.metadata().unwrap().len() as i64;
+    let (bytes, flags) = ((pages * HUGE) as i64, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE);
+    // SAFETY: a call on an open descriptor; nobody has the pages mapped.
+    assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), flags, len - bytes, bytes) }, 0);
+}
+
+#[test]
 fn claims_of_a_named_arena_make_no_system_call() {
     child(4).run(|| {
         let ground = Ground::new();
@@ -324,8 +377,6 @@ fn options_that_make_no_sense_are_refused_without_privileges() {
     refuse(named("x").backing(BackingKind::Anonymous), "anonymous memory");
     refuse(named("x").populate(Populate::Lazy), "lazily");
     refuse(named("x").capacity(usize::MAX), "isize::MAX");
-    refuse(named("x").placement(Placement::Preferred(0)), "placed anywhere");
-    refuse(named("x").on_progress(|_| std::ops::ControlFlow::Continue(())), "no progress");
     let nowhere = BackingKind::Hugetlbfs { dir: Some(std::env::temp_dir()) };
     refuse(named("x").backing(nowhere), "is not on a hugetlbfs");
     assert_eq!(Arena::attach("x").record_dir(records.path()).open().unwrap_err().operation(), Operation::Attach);

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs the NUMA tests on a kernel with two nodes: qemu in software emulation boots Debian's kernel with an initramfs
-# that holds the test binaries.
+# Runs the NUMA tests on a kernel with two nodes, and those of hugetlb cgroups with the controller in version 1: qemu in
+# software emulation boots Debian's kernel with an initramfs that holds the test binaries.
 #
 #   tests/numa-vm.sh install   adds what is missing (root; Debian 12 or later), then runs
 #   tests/numa-vm.sh fetch     adds what is missing; fails where it cannot be had
 #   tests/numa-vm.sh           runs
 #
-# 20 seconds after the build, and 1 GiB of memory. The guest's pools change, those of this machine do not.
+# Half a minute after the build, and 1 GiB of memory. The guest's pools change, those of this machine do not.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -55,6 +55,11 @@ trap 'rm -rf "$root" "$log"' EXIT
 mkdir -p "$root"/{bin,proc,sys,dev,tmp}
 copy_with_libraries "$(binary --test numa)" numa
 copy_with_libraries "$(binary --lib)" unit
+copy_with_libraries "$(binary --test faults)" faults
+copy_with_libraries "$(binary --test resize)" resize
+copy_with_libraries "$(binary --all-features --test cli)" cli
+# The test looks for the command here.
+copy_with_libraries "${CARGO_TARGET_DIR:-target}/debug/hugearena" bin/hugearena
 cp "$(command -v busybox)" "$root/bin/busybox"
 cat >"$root/init" <<'INIT'
 #!/bin/busybox sh
@@ -66,12 +71,25 @@ mount -t devtmpfs none /dev
 mount -t tmpfs none /tmp
 mount -t cgroup2 none /sys/fs/cgroup
 echo "kernel $(uname -r), nodes $(cat /sys/devices/system/node/has_memory), up $(cut -d' ' -f1 /proc/uptime) s"
-/unit numa:: --test-threads=1 && /numa --test-threads=1 --nocapture && echo "numa-vm: passed"
+mkdir /cgroup-v1
+# Version 1 has the hugetlb controller, version 2 the others.
+mount -t cgroup -o hugetlb none /cgroup-v1
+cgroups() {
+    echo 128 >/proc/sys/vm/nr_hugepages
+    HUGEARENA_REQUIRE_HUGE=2M /faults cgroup:: --test-threads=1 && HUGEARENA_REQUIRE_HUGE=2M /cli doctor --test-threads=1 &&
+        HUGEARENA_REQUIRE_HUGE=2M /resize refused::by_ --test-threads=1
+    local status=$?
+    echo 0 >/proc/sys/vm/nr_hugepages
+    return $status
+}
+cgroups && /unit numa:: --test-threads=1 && /numa --test-threads=1 --nocapture && echo "numa-vm: passed"
 dmesg | grep -iE 'oom|killed' && echo "numa-vm: the kernel killed a process"
 echo "up $(cut -d' ' -f1 /proc/uptime) s"
 poweroff -f
 INIT
 chmod +x "$root/init"
+# For the test that is somebody else.
+chmod 755 "$root"
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$CACHE/initramfs"
 
 # Two nodes of 512 MiB with a CPU each; node 1 is the far one.

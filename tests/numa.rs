@@ -5,6 +5,8 @@
 
 mod support;
 
+#[path = "numa/named.rs"]
+mod named;
 #[path = "numa/two_nodes.rs"]
 mod two_nodes;
 
@@ -65,6 +67,7 @@ fn counts(arena: &Arena) -> BTreeMap<u32, usize> {
     counts
 }
 
+/// Experiments: 35.
 #[test]
 fn a_strict_placement_is_met_and_proved() {
     let Some(nodes) = nodes() else { return };
@@ -96,6 +99,8 @@ fn where_one_node_has_memory_it_has_all_pages() {
 }
 
 /// Also with fallback: a wrong number is a mistake of whoever configured it.
+///
+/// Experiments: 36.
 #[test]
 fn a_node_that_does_not_exist_is_an_error() {
     let Some(nodes) = nodes() else { return };
@@ -142,6 +147,7 @@ fn the_policy_of_the_thread_is_left_alone() {
     assert_eq!(policy(), before);
 }
 
+/// Experiments: 29, 30.
 #[test]
 fn where_the_calls_are_denied_placement_is_unknown_and_strict_an_error() {
     for errno in [libc::EPERM, libc::ENOSYS] {

@@ -123,6 +123,7 @@ fn check_part_that_fails(threads: [usize; 2]) {
     }
 }
 
+/// Experiments: 7.
 #[test]
 fn a_part_that_fails_undoes_all_and_names_the_limit() {
     in_cgroup(Version::V2).run(|| check_part_that_fails([2, 5]));

@@ -14,7 +14,7 @@ use std::os::unix::process::ExitStatusExt;
 use hugearena::arena::{self, View};
 use hugearena::backing::BackingKind;
 use hugearena::error::Operation;
-use hugearena::{Arena, PageSize};
+use hugearena::{Arena, PageSize, Populate};
 
 use support::machine::{Mounted, TempDir};
 use support::{Child, PoolUnchanged, descriptors, for_each_page_size, fork, is_filled, vm_flags};
@@ -39,6 +39,7 @@ fn send_range(mut socket: &UnixStream, offset: usize, len: usize) {
     socket.write_all(&[offset.to_le_bytes(), len.to_le_bytes()].concat()).unwrap();
 }
 
+/// Experiments: 63, 69.
 #[test]
 fn a_peer_reads_and_writes_at_an_address_of_its_own() {
     for_each_page_size(3, |size, pages| {
@@ -77,6 +78,44 @@ fn a_peer_reads_and_writes_at_an_address_of_its_own() {
     });
 }
 
+/// A GiB and more: what one page table maps comes by one fault, from a memfd as from a named arena.
+#[test]
+fn peers_of_a_large_memfd_share_its_page_tables() {
+    const PAGES: usize = 520;
+    const SIZE: PageSize = PageSize::HUGE_2M;
+    Child::new().needs_pages(SIZE, PAGES).run(|| {
+        for share_tables in [true, false] {
+            let builder = Arena::builder().capacity(PAGES * SIZE.bytes()).share_tables(share_tables).strict();
+            let arena = builder.open().unwrap();
+            let mut chunk = arena.claim(PAGES).unwrap();
+            // SAFETY: no peer yet.
+            unsafe { chunk.slice_mut()[511 * SIZE.bytes()] = 7 };
+            let (ours, theirs) = pair();
+            arena.share(&ours).unwrap();
+            let status = fork(|| {
+                let view = View::receive(&theirs).unwrap();
+                let attached = *view.attachment();
+                eprintln!("{attached}");
+                if share_tables {
+                    assert_eq!((attached.tables, attached.shared_tables, attached.not_shared), (1, 1, None));
+                    assert!(attached.page_faults <= 1 + 8 + 8, "one, eight of the tail, and some of ours: {attached}");
+                }
+                let at = |page: usize| view.get(page * SIZE.bytes(), 1).unwrap().cast::<u8>();
+                // SAFETY: mapped; the owner waits.
+                unsafe {
+                    assert_eq!(at(511).read(), 7);
+                    (0..PAGES).for_each(|page| at(page).write(page as u8));
+                }
+                0
+            });
+            assert!(status.success());
+            // SAFETY: the peer is gone.
+            let bytes = unsafe { chunk.slice_mut() };
+            assert!((0..PAGES).all(|page| bytes[page * SIZE.bytes()] == page as u8));
+        }
+    });
+}
+
 #[test]
 fn a_read_only_peer_can_only_read() {
     for_each_page_size(2, |size, pages| {
@@ -101,6 +140,47 @@ fn a_read_only_peer_can_only_read() {
         });
         assert_eq!(status.signal(), Some(libc::SIGSEGV));
     });
+}
+
+#[test]
+fn peers_of_a_sealed_arena_can_only_read_and_take_nothing_out() {
+    for_each_page_size(2, |size, pages| {
+        for populate in [Populate::Eager, Populate::Lazy] {
+            let builder = Arena::builder().page_size(size).capacity(pages * size.bytes()).strict();
+            let arena = builder.populate(populate).read_only_peers().open().unwrap();
+            assert!(arena.obtained().read_only_peers && !arena.peers_can_write());
+            let mut chunk = arena.claim(pages).unwrap();
+            chunk.as_mut_slice().unwrap()[..4].copy_from_slice(b"ours");
+            let (ours, theirs) = pair();
+            arena.share(&ours).unwrap();
+            let view = View::receive(&theirs).unwrap();
+            assert!(!view.is_writable());
+            // SAFETY: nobody writes while we read.
+            assert_eq!(unsafe { &view.get(0, 4).unwrap().as_ref()[..4] }, b"ours");
+            // By the descriptor, or by one that is opened anew.
+            let fd = arena.file_regions().next().unwrap().fd().as_raw_fd();
+            let again = File::options().read(true).write(true).open(format!("/proc/self/fd/{fd}"));
+            for fd in [fd, again.as_ref().unwrap().as_raw_fd()] {
+                let (len, rw) = (size.bytes(), libc::PROT_READ | libc::PROT_WRITE);
+                // SAFETY: they change nothing if they fail, which they have to.
+                unsafe {
+                    let at = libc::mmap(std::ptr::null_mut(), len, rw, libc::MAP_SHARED, fd, 0);
+                    assert_eq!(at, libc::MAP_FAILED);
+                    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                    assert_eq!(libc::fallocate(fd, punch, 0, len as libc::off_t), -1);
+                    assert_eq!(libc::ftruncate(fd, 0), -1);
+                }
+            }
+            assert_eq!(chunk.as_slice().unwrap()[..4], *b"ours");
+            // A forked child has not the memory, and gets no slice of it.
+            assert!(fork(|| i32::from(chunk.as_slice().is_some())).success());
+        }
+    });
+    let hugetlbfs = BackingKind::Hugetlbfs { dir: None };
+    let builder = Arena::builder().capacity(1).read_only_peers();
+    for builder in [builder.clone().backing(hugetlbfs), builder.max_capacity(4 << 20)] {
+        assert_eq!(builder.open().unwrap_err().operation(), Operation::Configure);
+    }
 }
 
 /// SIGKILL for the process that calls this.
@@ -211,10 +291,10 @@ impl Forged {
     }
 
     fn send(&self, socket: &UnixStream) {
-        let mut control = [0u64; 16];
+        let mut control = [0u64; 32];
         let fds: Vec<RawFd> = self.fds.iter().map(AsRawFd::as_raw_fd).collect();
         let mut part = libc::iovec { iov_base: self.message.as_ptr().cast_mut().cast(), iov_len: self.message.len() };
-        // SAFETY: buffers that live through the call; the control buffer is aligned and long enough for eight.
+        // SAFETY: buffers that live through the call; the control buffer is aligned and long enough for sixty.
         unsafe {
             let mut message: libc::msghdr = std::mem::zeroed();
             (message.msg_iov, message.msg_iovlen) = (&mut part, 1);
@@ -248,6 +328,21 @@ fn memfd(len: u64, sealed: bool) -> OwnedFd {
     file.into()
 }
 
+/// Seals that are set after the arena was mapped leave it writable there, and nowhere else.
+#[test]
+fn a_file_that_is_sealed_against_writing_is_received_for_reading() {
+    for seal in [libc::F_SEAL_FUTURE_WRITE, libc::F_SEAL_WRITE] {
+        let base = PageSize::base().bytes() as u64;
+        let file = memfd(base, true);
+        // SAFETY: an open descriptor.
+        assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seal) }, 0);
+        let (ours, theirs) = pair();
+        Forged::honest(base, base, file).send(&theirs);
+        let view = View::receive(&ours).unwrap();
+        assert!(!view.is_writable() && view.get(0, 1).is_some());
+    }
+}
+
 #[test]
 fn nothing_that_a_peer_says_is_believed() {
     let _guard = PoolUnchanged::begin();
@@ -270,6 +365,10 @@ fn nothing_that_a_peer_says_is_believed() {
         ("not exactly one", Forged { fds: vec![], ..good() }),
         ("not exactly one", Forged { fds: vec![memfd(base, true), memfd(base, true)], ..good() }),
         ("not exactly one", Forged { fds: (0..9).map(|_| memfd(base, true)).collect(), ..good() }),
+        (
+            "descriptors that came with it were lost",
+            Forged { fds: (0..13).map(|_| memfd(base, true)).collect(), ..good() },
+        ),
         ("0 pages", Forged::honest(base, 0, memfd(0, true))),
         ("", Forged::honest(base, base, file("/dev/zero"))),
         ("", Forged::honest(base, base, file("/proc/self/maps"))),
@@ -294,4 +393,64 @@ fn nothing_that_a_peer_says_is_believed() {
     good().send(&theirs);
     assert!(View::receive_at_most(&ours, 4 * base as usize - 1).unwrap_err().to_string().contains("more than"));
     std::fs::remove_file(temp).unwrap();
+}
+
+#[test]
+fn a_region_is_the_same_memory_for_whoever_maps_it() {
+    for_each_page_size(3, |size, pages| {
+        let arena = open(size, pages);
+        let all: Vec<_> = arena.file_regions().collect();
+        assert_eq!(all.len(), 1, "one file, however many pages");
+        let (whole, bytes) = (all[0], size.bytes());
+        assert_eq!((whole.offset(), whole.len(), whole.page_size()), (0, pages * bytes, size));
+        let _first = arena.claim(1).unwrap();
+        let mut chunk = arena.claim(1).unwrap();
+        // SAFETY: no peer yet.
+        unsafe { chunk.slice_mut()[bytes - 4096..].fill(0x33) };
+        let region = chunk.file_region().unwrap();
+        assert_eq!((region.offset(), region.len(), region.as_ptr()), (chunk.offset(), chunk.len(), chunk.as_ptr()));
+        assert_eq!(region.offset() % bytes, 0);
+        assert_ne!(region.offset(), 0);
+        let (read_write, offset) = (libc::PROT_READ | libc::PROT_WRITE, region.offset() as libc::off_t);
+        // SAFETY: a new mapping at an address of the kernel's choice, looked at by nobody else, unmapped at the end.
+        unsafe {
+            let fd = region.fd().as_raw_fd();
+            let at = libc::mmap(std::ptr::null_mut(), region.len(), read_write, libc::MAP_SHARED, fd, offset);
+            assert_ne!(at, libc::MAP_FAILED);
+            let there = at.cast::<u8>();
+            assert!(is_filled(std::slice::from_raw_parts(there.add(bytes - 4096), 4096), 0x33));
+            there.write(0x44);
+            assert_eq!(region.as_ptr().read(), 0x44);
+            // It cannot be cut short.
+            assert_eq!(libc::ftruncate(fd, 0), -1);
+            assert_eq!(libc::munmap(at, region.len()), 0);
+        }
+    });
+}
+
+#[test]
+fn anonymous_memory_has_no_regions() {
+    let builder = Arena::builder().page_size(PageSize::base()).capacity(1 << 20);
+    let arena = builder.backing(BackingKind::Anonymous).open().unwrap();
+    assert_eq!(arena.file_regions().len(), 0);
+    assert!(arena.claim(1).unwrap().file_region().is_none());
+}
+
+#[test]
+fn regions_leave_out_pages_that_the_arena_has_not() {
+    let page = PageSize::base().bytes();
+    let arena = Arena::builder().page_size(PageSize::base()).capacity(4 * page).max_capacity(8 * page).open().unwrap();
+    let regions = |arena: &Arena| -> Vec<_> {
+        arena.file_regions().map(|region| (region.offset() / page, region.len() / page)).collect()
+    };
+    assert_eq!(regions(&arena), [(0, 4)]);
+    let mut chunks: Vec<_> = (0..4).map(|_| arena.claim(1).unwrap()).collect();
+    chunks.sort_by_key(|chunk| chunk.offset());
+    drop(chunks.remove(1));
+    assert_eq!(arena.trim().unwrap(), 1);
+    assert_eq!(regions(&arena), [(0, 1), (2, 2)]);
+    assert!(arena.file_regions().all(|region| chunks.iter().any(|chunk| chunk.as_ptr() == region.as_ptr())));
+    drop(chunks);
+    arena.trim().unwrap();
+    assert_eq!(arena.file_regions().len(), 0);
 }

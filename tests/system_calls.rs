@@ -85,6 +85,24 @@ fn large_blocks_need_no_system_call() {
     });
 }
 
+/// The loops of those who give back too early, and pay for it each time.
+#[test]
+fn one_block_at_a_time_needs_no_system_call() {
+    for size in [32 << 10, 1 << 20, 8 << 20, 64 << 20] {
+        heap_works_without_system_calls(|| {
+            for _ in 0..20 {
+                // SAFETY: the size is not 0; the block is live until it is freed, with its layout.
+                unsafe {
+                    let block = HEAP.alloc(layout(size));
+                    assert!(!block.is_null());
+                    (0..size).step_by(4096).for_each(|at| block.add(at).write(1));
+                    HEAP.dealloc(block, layout(size));
+                }
+            }
+        });
+    }
+}
+
 #[test]
 fn dirty_large_blocks_are_zeroed_without_a_system_call() {
     heap_works_without_system_calls(|| alloc_and_free(2, 4 << 20, true));

@@ -128,6 +128,7 @@ fn scrubbed_pages_are_zero_and_are_not_cleared_again() {
     });
 }
 
+/// Experiments: 74.
 #[test]
 fn zeroes_are_left_to_those_who_ask_for_them() {
     let arena = open(PageSize::base(), 8);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 pub const WIDTH: f64 = 860.0;
 
 /// Colours that differ in print and for colour-blind eyes.
-pub const COLOURS: [&str; 5] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#999999"];
+pub const COLOURS: [&str; 6] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#999999", "#d55e00"];
 
 /// Where text stands in relation to its point.
 #[derive(Clone, Copy)]

@@ -1,25 +1,31 @@
 //! Which pages of an arena are free, and what is known about their contents. Safe code, no locks on the way of
 //! a single page, no system calls.
 //!
-//! | page | free | zero | fresh |
-//! |---|---|---|---|
-//! | never handed out since the kernel zeroed it | 1 | 1 | 1 |
-//! | zeroed by us (clean) | 1 | 1 | 0 |
-//! | contents unknown (dirty) | 1 | 0 | 0 |
-//! | claimed | 0 | kept until its owner reads it, then 0 | as zero |
+//! | page | free | zero | fresh | populated | absent |
+//! |---|---|---|---|---|---|
+//! | never handed out since the kernel zeroed it | 1 | 1 | 1 | 1 | 0 |
+//! | the same, and not populated yet (lazy arenas) | 1 | 1 | 1 | 0 | 0 |
+//! | zeroed by us (clean) | 1 | 1 | 0 | 1 | 0 |
+//! | contents unknown (dirty) | 1 | 0 | 0 | 1 | 0 |
+//! | claimed | 0 | kept until its owner reads it, then 0 | as zero | 1 | 0 |
+//! | room to grow into | 0 | 0 | 0 | 0 | 1 |
+//! | taken to be populated or given back | 0 | any | as zero | any | 0 |
 //!
 //! A page is claimed by clearing its free bit with one compare-exchange; whoever cleared it owns the page's
 //! other bits. Longer runs are claimed word by word and given back if a page in the middle was lost; while that
 //! goes on, a claim that finds nothing looks again instead of failing on pages that are about to come back.
 
-use std::sync::Mutex;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, compiler_fence, fence};
+// The path is what it would be anyhow, but for tests/loom, which includes this file.
+#[path = "bitmap/presence.rs"]
+mod presence;
+
 use std::time::Duration;
 
-use crossbeam::utils::{Backoff, CachePadded};
-
+use super::state::PageState;
+use super::turns::Turns;
 use crate::mapping::words::Words;
+use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Backoff, CachePadded, compiler_fence, fence, sleep};
 
 const WORD: usize = u64::BITS as usize;
 
@@ -56,6 +62,9 @@ pub(crate) struct Counts {
     pub(crate) clean: usize,
     pub(crate) dirty: usize,
     pub(crate) claimed: usize,
+    pub(crate) absent: usize,
+    /// Of all that are not absent, those that are not populated yet.
+    pub(crate) unpopulated: usize,
 }
 
 /// The state of every page.
@@ -66,6 +75,10 @@ pub(crate) struct Bitmap {
     free: Box<[AtomicU64]>,
     zero: Box<[AtomicU64]>,
     fresh: Box<[AtomicU64]>,
+    populated: Box<[AtomicU64]>,
+    absent: Box<[AtomicU64]>,
+    /// Some pages may not be populated.
+    is_lazy: bool,
     /// Shared: the word in which the last single page was found; only a hint.
     hint: CachePadded<AtomicUsize>,
     /// Shared: claims of runs that hold pages they may have to give back.
@@ -79,10 +92,33 @@ pub(crate) struct Bitmap {
     /// Shared: claims that wait for pages which somebody holds only for a moment.
     waiting: CachePadded<AtomicUsize>,
     /// Claims of runs go one at a time: two that overlap would both fail on each other's half.
-    run_claims: Mutex<()>,
-    /// What the next owner of a named arena reads: like `zero`, but never 1 for a page that is not zero, at whatever
-    /// instruction this process is killed.
-    record: Option<Words>,
+    run_claims: Turns,
+    record: Option<Recorded>,
+}
+
+/// What the next owner of a named arena reads, and who looks at one from outside.
+#[derive(Debug)]
+struct Recorded {
+    words: Words,
+    /// Words of one kind.
+    len: usize,
+}
+
+impl Recorded {
+    /// Like `zero`, but never 1 for a page that is not zero, at whatever instruction this process is killed.
+    fn zero(&self, word: usize) -> &AtomicU64 {
+        &self.words.as_slice()[word]
+    }
+
+    /// Like `absent`, and 1 from before a page goes until after it has come: the next owner makes sure that it is gone.
+    fn absent(&self, word: usize) -> &AtomicU64 {
+        &self.words.as_slice()[self.len + word]
+    }
+
+    /// For who looks from outside; means nothing to the next owner.
+    fn claimed(&self, word: usize) -> &AtomicU64 {
+        &self.words.as_slice()[2 * self.len + word]
+    }
 }
 
 impl Bitmap {
@@ -94,31 +130,53 @@ impl Bitmap {
             free: filled(),
             zero: filled(),
             fresh: filled(),
+            populated: filled(),
+            absent: (0..pages.div_ceil(WORD)).map(|_| AtomicU64::new(0)).collect(),
+            is_lazy: false,
             hint: CachePadded::default(),
             runs_in_flight: CachePadded::default(),
             returns: CachePadded::default(),
             stamps: (0..pages).map(|_| AtomicU32::new(0)).collect(),
             scrubbing: CachePadded::default(),
             waiting: CachePadded::default(),
-            run_claims: Mutex::new(()),
+            run_claims: Turns::default(),
             record: None,
         }
     }
 
-    /// `pages` pages, all free, of which `record` says which hold zeroes; from now on it is kept up to date.
+    /// `pages` pages, all free but those that `record` calls absent; it says which hold zeroes. From now on it is kept
+    /// up to date.
     pub(crate) fn recorded(pages: usize, record: Words, fresh: bool) -> Bitmap {
-        let words = || record.as_slice().iter().enumerate();
-        let zero = words().map(|(word, zero)| AtomicU64::new(zero.load(Relaxed) & whole_word(pages, word)));
-        let zero: Box<[_]> = zero.collect();
+        let record = Recorded { words: record, len: pages.div_ceil(WORD) };
         let bitmap = Bitmap::new(pages);
-        let fresh = if fresh { bitmap.fresh } else { zero.iter().map(|_| AtomicU64::new(0)).collect() };
-        Bitmap { zero, fresh, record: Some(record), ..bitmap }
+        for word in 0..record.len {
+            let absent = record.absent(word).load(Relaxed) & whole_word(pages, word);
+            let zero = record.zero(word).load(Relaxed) & !absent;
+            bitmap.absent[word].store(absent, Relaxed);
+            for bits in [&bitmap.free, &bitmap.populated] {
+                bits[word].fetch_and(!absent, Relaxed);
+            }
+            bitmap.zero[word].fetch_and(zero, Relaxed);
+            bitmap.fresh[word].fetch_and(if fresh { zero } else { 0 }, Relaxed);
+        }
+        Bitmap { record: Some(record), ..bitmap }
     }
 
     /// Claims `count` adjacent pages, at least one; returns the first, or `None` when there are none.
     pub(crate) fn claim(&self, count: usize, prefer: Prefer) -> Option<usize> {
         let returns = self.returns.load(SeqCst);
-        self.search(count, prefer).or_else(|| self.claim_slow(count, prefer, returns))
+        let first = self.search(count, prefer).or_else(|| self.claim_slow(count, prefer, returns))?;
+        self.record_claimed(first, count);
+        Some(first)
+    }
+
+    /// Tells those who look from outside that the pages are in somebody's hands.
+    fn record_claimed(&self, first: usize, count: usize) {
+        if let Some(record) = &self.record {
+            masks(first, count).for_each(|(word, mask)| {
+                record.claimed(word).fetch_or(mask, Relaxed);
+            });
+        }
     }
 
     /// Looks again when pages may have been missed: those that a run or the scrubber held and gave back, and those
@@ -161,7 +219,7 @@ impl Bitmap {
                 backoff.snooze();
             } else if naps < WAITS {
                 // The holder may need this CPU to go on: the scrubber runs only where nobody else does.
-                std::thread::sleep(NAP);
+                sleep(NAP);
                 naps += 1;
             } else {
                 break;
@@ -178,6 +236,16 @@ impl Bitmap {
         }
     }
 
+    /// Claims the pages `first..first + count`, if all of them are free. Does not wait for who holds some for a moment.
+    pub(crate) fn claim_at(&self, first: usize, count: usize) -> bool {
+        let is_had =
+            first.checked_add(count).is_some_and(|end| end <= self.pages) && self.try_claim_run(first, count).is_ok();
+        if is_had {
+            self.record_claimed(first, count);
+        }
+        is_had
+    }
+
     /// What is in a page that the caller has claimed. From now on it counts as dirty.
     pub(crate) fn take_contents(&self, page: usize) -> Contents {
         let (word, bit) = (page / WORD, 1 << (page % WORD));
@@ -190,7 +258,7 @@ impl Bitmap {
         if let Some(record) = &self.record {
             // A thread that is killed has done all that comes before in program order, so the compiler alone could
             // move the owner's first store before this one. Other threads get the page through an acquire.
-            record.as_slice()[word].fetch_and(!bit, AcqRel);
+            record.zero(word).fetch_and(!bit, AcqRel);
             compiler_fence(SeqCst);
         }
         let was_fresh = self.fresh[word].load(Relaxed) & bit != 0;
@@ -201,16 +269,16 @@ impl Bitmap {
         Contents::Clean
     }
 
-    /// Whether nobody has had the contents of a page that the caller has claimed.
-    pub(crate) fn is_fresh(&self, page: usize) -> bool {
-        self.fresh[page / WORD].load(Relaxed) & 1 << (page % WORD) != 0
-    }
-
     /// Gives `count` claimed pages back, dirty unless they were never looked at.
     pub(crate) fn release(&self, first: usize, count: usize) {
         let stamp = self.returns.load(Relaxed) as u32;
         for page in &self.stamps[first..first + count] {
             page.store(stamp, Relaxed);
+        }
+        if let Some(record) = &self.record {
+            masks(first, count).for_each(|(word, mask)| {
+                record.claimed(word).fetch_and(!mask, Relaxed);
+            });
         }
         self.give_back(first, count);
     }
@@ -249,7 +317,7 @@ impl Bitmap {
         self.zero[page / WORD].fetch_or(1 << (page % WORD), Relaxed);
         if let Some(record) = &self.record {
             // Release: the zeroes, which ended with a fence if they went around the cache, come first.
-            record.as_slice()[page / WORD].fetch_or(1 << (page % WORD), Release);
+            record.zero(page / WORD).fetch_or(1 << (page % WORD), Release);
         }
     }
 
@@ -265,20 +333,44 @@ impl Bitmap {
             let free = self.free[word].load(Relaxed);
             let zero = self.zero[word].load(Relaxed);
             let fresh = self.fresh[word].load(Relaxed);
+            let absent = self.absent[word].load(Relaxed);
+            let populated = self.populated[word].load(Relaxed);
             counts.fresh += (free & fresh).count_ones() as usize;
             counts.clean += (free & zero & !fresh).count_ones() as usize;
             counts.dirty += (free & !zero & !fresh).count_ones() as usize;
-            counts.claimed += (!free & whole_word(self.pages, word)).count_ones() as usize;
+            counts.claimed += (!free & !absent & whole_word(self.pages, word)).count_ones() as usize;
+            counts.absent += absent.count_ones() as usize;
+            counts.unpopulated += (!absent & !populated & whole_word(self.pages, word)).count_ones() as usize;
         }
         counts
     }
 
+    /// The state of every page.
+    pub(crate) fn states(&self) -> Vec<PageState> {
+        let is_set = |bits: &[AtomicU64], page: usize| bits[page / WORD].load(Relaxed) >> (page % WORD) & 1 != 0;
+        let state = |page| match () {
+            () if is_set(&self.absent, page) => PageState::Absent,
+            () if !is_set(&self.free, page) => PageState::Claimed,
+            () if !is_set(&self.populated, page) => PageState::Reserved,
+            () if is_set(&self.fresh, page) => PageState::Fresh,
+            () if is_set(&self.zero, page) => PageState::Clean,
+            () => PageState::Dirty,
+        };
+        (0..self.pages).map(state).collect()
+    }
+
     fn claim_one(&self, prefer: Prefer) -> Option<usize> {
-        let wanted = |word: usize| match prefer {
+        if self.is_lazy {
+            return self.claim_one_populated(prefer);
+        }
+        self.claim_one_of(|word| self.preferred(word, prefer)).or_else(|| self.claim_one_of(|_| u64::MAX))
+    }
+
+    fn preferred(&self, word: usize, prefer: Prefer) -> u64 {
+        match prefer {
             Prefer::Zero => self.zero[word].load(Relaxed),
             Prefer::Dirty => !self.zero[word].load(Relaxed),
-        };
-        self.claim_one_of(wanted).or_else(|| self.claim_one_of(|_| u64::MAX))
+        }
     }
 
     /// Claims one page among those whose bit is set in `wanted(word)`, starting where the last one was found.
@@ -309,8 +401,7 @@ impl Bitmap {
 
     /// Claims a run of pages, lowest first.
     fn claim_run(&self, count: usize) -> Option<usize> {
-        // A poisoned lock guards no data.
-        let _one_at_a_time = self.run_claims.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _one_at_a_time = self.run_claims.take();
         let mut from = 0;
         while let Some(first) = self.find_run(from, count) {
             match self.try_claim_run(first, count) {
@@ -432,6 +523,19 @@ mod tests {
         bitmap.release(60, 20);
         assert_eq!(bitmap.claim(11, Prefer::Dirty), Some(60));
         assert_eq!(bitmap.claim(10, Prefer::Dirty), Some(3));
+    }
+
+    #[test]
+    fn a_place_is_claimed_whole_or_not_at_all() {
+        let bitmap = Bitmap::new(130);
+        assert!(bitmap.claim_at(60, 70));
+        assert!(!bitmap.claim_at(59, 2));
+        assert!(!bitmap.claim_at(130, 1) && !bitmap.claim_at(usize::MAX, 2));
+        assert!(bitmap.claim_at(0, 60));
+        assert_eq!(bitmap.counts().claimed, 130);
+        bitmap.release(129, 1);
+        assert!(!bitmap.claim_at(129, 2));
+        assert!(bitmap.claim_at(129, 1));
     }
 
     #[test]

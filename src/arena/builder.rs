@@ -1,16 +1,17 @@
 //! Opening an arena: which pages, how many, from where, and what to fall back to.
 
-use std::fmt;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::progress::{Callback, PopulateProgress};
-use super::{Arena, named};
-use crate::backing::{Backing, BackingKind, MemoryClass};
+use super::bitmap::Bitmap;
+use super::obtained::{Declined, Obtained};
+use super::progress::{Callback, OnFallback, PopulateProgress};
+use super::{Arena, Manners, named};
+use crate::backing::{Backing, BackingKind};
 use crate::error::{Error, Operation, Result};
 use crate::mapping::{self, Mapping, Options};
-use crate::numa::{Located, Placement};
+use crate::numa::Placement;
 use crate::page_size::PageSize;
 use crate::supply;
 use crate::sys;
@@ -25,6 +26,11 @@ pub enum Populate {
     /// Each when it is claimed for the first time. Opening is fast; the first claim of a page pays a system
     /// call, and may fail where a limit binds that mmap does not see (a hugetlb cgroup).
     Lazy,
+    /// By a [`Worker`](super::Worker) of the arena's own, first to last, while the CPU has nothing else to do: opening
+    /// reserves and returns, and pages that are there are claimed first. A claim that finds none populates what it
+    /// needs, as in lazy arenas. [`ArenaStats::unpopulated`](super::ArenaStats::unpopulated) tells how far it has come;
+    /// it ends when all is there, [when told](Arena::cancel_populating), and, within a step, with the last handle.
+    Background,
 }
 
 /// Options for [`Arena::builder`].
@@ -49,14 +55,18 @@ pub enum Populate {
 pub struct ArenaBuilder {
     page_size: PageSize,
     capacity_bytes: usize,
+    max_bytes: Option<usize>,
+    spare_pages: usize,
     backing: BackingKind,
     populate: Populate,
     strict: bool,
     dump: bool,
     zero_on_release: bool,
+    read_only_peers: bool,
     placement: Placement,
     populate_threads: Option<usize>,
     progress: Option<Callback>,
+    on_fallback: Option<OnFallback>,
     name: Option<String>,
     record_dir: Option<PathBuf>,
     share_tables: bool,
@@ -67,14 +77,18 @@ impl ArenaBuilder {
         ArenaBuilder {
             page_size: PageSize::HUGE_2M,
             capacity_bytes: 0,
+            max_bytes: None,
+            spare_pages: 0,
             backing: BackingKind::default(),
             populate: Populate::default(),
             strict: false,
             dump: false,
             zero_on_release: false,
+            read_only_peers: false,
             placement: Placement::default(),
             populate_threads: None,
             progress: None,
+            on_fallback: None,
             name: None,
             record_dir: None,
             share_tables: true,
@@ -91,6 +105,32 @@ impl ArenaBuilder {
     /// Bytes in all, rounded up to whole pages. Required.
     pub fn capacity(mut self, bytes: usize) -> ArenaBuilder {
         self.capacity_bytes = bytes;
+        self
+    }
+
+    /// The most bytes that the arena may ever have, rounded up to whole pages, at least its
+    /// [`capacity`](Self::capacity): address space and nothing else. With it the arena can [`grow`](Arena::grow) and
+    /// [`shrink`](Arena::shrink); addresses never change.
+    ///
+    /// Peers map all of it, and what pages there are come to them when they touch them: [`View`](super::View). Room has
+    /// no pages that mlockall(2) should find: it takes what it can get from the pool, which stays taken until the arena
+    /// grows there or is gone.
+    ///
+    /// # Examples
+    ///
+    /// See [`Arena::grow`].
+    pub fn max_capacity(mut self, bytes: usize) -> ArenaBuilder {
+        self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// How many free pages [`shrink`](Arena::shrink) and [`trim`](Arena::trim) leave, populated, for the next claims.
+    /// Default: none.
+    ///
+    /// They do not help private arenas with what is copied on write after fork(2): the kernel takes those pages from the
+    /// pool, not from the arena. To bound that, leave pages in the pool.
+    pub fn spare_pages(mut self, pages: usize) -> ArenaBuilder {
+        self.spare_pages = pages;
         self
     }
 
@@ -124,6 +164,34 @@ impl ArenaBuilder {
     /// release pays for it. Not optimized away; copies in caches, registers and swap are not its business.
     pub fn zero_on_release(mut self) -> ArenaBuilder {
         self.zero_on_release = true;
+        self
+    }
+
+    /// Nobody but this process can ever write to the memory of a memfd (Linux 5.1), nor take pages out of it: the file is
+    /// sealed once it is mapped here. Peers get views that are read-only. Chunks give safe slices then
+    /// ([`Chunk::as_slice`](super::Chunk::as_slice)), as those of private memory do.
+    ///
+    /// An error for files on hugetlbfs, which cannot be sealed, and with [`max_capacity`](Self::max_capacity): pages can
+    /// neither come nor go.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use hugearena::{Arena, PageSize};
+    ///
+    /// # fn main() -> hugearena::Result<()> {
+    /// let arena = Arena::builder().page_size(PageSize::base()).capacity(1 << 20).read_only_peers().open()?;
+    /// let mut chunk = arena.claim(1).expect("256 pages are free");
+    /// chunk.as_mut_slice().expect("nobody else writes")[0] = 1;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Sources
+    ///
+    /// fcntl(2), `F_SEAL_FUTURE_WRITE`.
+    pub fn read_only_peers(mut self) -> ArenaBuilder {
+        self.read_only_peers = true;
         self
     }
 
@@ -175,6 +243,25 @@ impl ArenaBuilder {
         self
     }
 
+    /// Calls `callback` on the thread that opens the arena, for each page size that could not be had and that smaller
+    /// pages are about to be tried for: where logs and metrics hear of it. [`Obtained::declined`] and
+    /// [`ArenaStats::fallbacks`](super::ArenaStats::fallbacks) keep it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> hugearena::Result<()> {
+    /// let builder = hugearena::Arena::builder().capacity(4 << 20);
+    /// let arena = builder.on_fallback(|declined| eprintln!("not on {}: {}", declined.page_size, declined.error)).open()?;
+    /// assert_eq!(arena.stats().fallbacks > 0, arena.obtained().is_fallback());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_fallback(mut self, callback: impl Fn(&Declined) + Send + Sync + 'static) -> ArenaBuilder {
+        self.on_fallback = Some(OnFallback(Arc::new(callback)));
+        self
+    }
+
     /// A named arena: its pages are a file `hugearena.NAME` on hugetlbfs, of mode 0600, which stays when this process
     /// ends. [`open`](Self::open) creates it, or becomes the next owner of what an earlier one left: every page is
     /// free then, with its contents, and those that were zero are known to be. One owner at a time;
@@ -182,8 +269,9 @@ impl ArenaBuilder {
     ///
     /// 1 to 64 letters, digits, `-`, `_`, `.`. [`backing`](Self::backing) with a directory says where: a mount, or
     /// anything below it; without, whichever mount has pages of the size. Always [`strict`](Self::strict) and
-    /// populated at once; neither a [`placement`](Self::placement) nor [`on_progress`](Self::on_progress) can be asked for
-    /// yet. The [`capacity`](Self::capacity) of an arena that exists may be left out.
+    /// populated at once. The [`capacity`](Self::capacity) of an arena that exists may be left out, and its pages stay on
+    /// the nodes that they are on: a [`placement`](Self::placement) is for those that it lacks, and
+    /// [`Placement::Strict`] an error, which changes nothing, if some are elsewhere.
     ///
     /// A child of fork(2) that does not execute another program keeps the arena owned as long as it lives.
     ///
@@ -224,7 +312,8 @@ impl ArenaBuilder {
         self
     }
 
-    /// Whether a named arena shares page tables with other processes; see [`Attach::share_tables`](super::Attach).
+    /// Whether an arena of 1 GiB or more on pages of 2 MiB shares page tables with its peers, which attach to it by name
+    /// or by descriptor; see [`Attach::share_tables`](super::Attach).
     /// Default: it does.
     pub fn share_tables(mut self, share: bool) -> ArenaBuilder {
         self.share_tables = share;
@@ -254,10 +343,20 @@ impl ArenaBuilder {
             let subject = format!("an arena of {} bytes: wanted 1 to isize::MAX", self.capacity_bytes);
             Error::new(Operation::Configure, subject)
         })?;
-        let mut declined = Vec::new();
+        let cannot_be_sealed = matches!(self.backing, BackingKind::Hugetlbfs { .. }) || self.max_bytes.is_some();
+        if self.read_only_peers && cannot_be_sealed {
+            let problem =
+                "peers that only read, of a file on hugetlbfs or one that can be resized: it cannot be sealed";
+            return Err(Error::new(Operation::Configure, problem));
+        }
+        let most = self.most_pages(pages)?;
+        let mut declined: Vec<Declined> = Vec::new();
         for size in self.candidates() {
-            match self.map(size, pages) {
-                Ok(mapping) => return Ok(self.finish(mapping, pages, declined)),
+            if let (Some(last), Some(OnFallback(callback))) = (declined.last(), &self.on_fallback) {
+                callback(last);
+            }
+            match self.map(size, pages, most) {
+                Ok(mapping) => return self.finish(mapping, pages, declined),
                 Err(error) if error.operation() == Operation::Configure && declined.is_empty() => return Err(error),
                 Err(error) if is_cancelled(&error) => return Err(error),
                 Err(error) => declined.push(Declined { page_size: size, error }),
@@ -267,17 +366,27 @@ impl ArenaBuilder {
         Err(declined.swap_remove(0).error)
     }
 
+    /// Pages of the page size that the arena may have, if it can be resized.
+    fn most_pages(&self, pages: usize) -> Result<Option<usize>> {
+        let Some(bytes) = self.max_bytes else { return Ok(None) };
+        let most = self.page_size.pages_for(bytes).filter(|most| *most >= pages.max(1)).ok_or_else(|| {
+            let subject = format!("an arena of {} bytes: max_capacity is {bytes} bytes", self.capacity_bytes);
+            Error::new(Operation::Configure, subject)
+        })?;
+        Ok(Some(most))
+    }
+
     fn open_named(self) -> Result<Arena> {
         let refuse = |problem: &str| Err(Error::new(Operation::Configure, format!("a named arena: {problem}")));
         let pages = self.page_size.pages_for(self.capacity_bytes);
         let Some(pages) = pages else {
             return refuse("more than isize::MAX bytes");
         };
-        if self.populate == Populate::Lazy {
-            return refuse("it cannot be populated lazily: peers rely on its pages");
+        if self.read_only_peers {
+            return refuse("its file cannot be sealed, so that peers could only read");
         }
-        if self.placement != Placement::Any || self.progress.is_some() {
-            return refuse("it is placed anywhere, and tells no progress: neither can be asked for yet");
+        if self.populate != Populate::Eager {
+            return refuse("it cannot be populated lazily or in the background: peers rely on its pages");
         }
         let request = named::Request {
             name: self.name.as_deref().unwrap_or_default(),
@@ -285,22 +394,26 @@ impl ArenaBuilder {
             kind: &self.backing,
             page_size: self.page_size,
             pages: (pages > 0).then_some(pages),
+            most: self.most_pages(pages)?,
             dump: self.dump,
             share_tables: self.share_tables,
             workers: self.populate_threads,
+            placement: self.placement,
+            progress: self.progress.as_ref(),
         };
         let named::Parts { mapping, pages, named } = named::open(&request)?;
         let obtained = Obtained {
             kind: BackingKind::Hugetlbfs { dir: named.path().parent().map(Path::to_path_buf) },
             page_size: self.page_size,
             transparent_bytes: 0,
-            capacity_bytes: mapping.len_bytes(),
+            capacity_bytes: pages.present_pages() * self.page_size.bytes(),
             populated: true,
+            read_only_peers: false,
             placement: self.placement,
             nodes: mapping.located().clone(),
             declined: Vec::new(),
         };
-        Ok(Arena::from_parts(mapping, self.page_size, pages, Some(named), obtained, self.zero_on_release))
+        Ok(Arena::from_parts(mapping, self.page_size, pages, Some(named), obtained, self.manners()))
     }
 
     /// Page sizes to try, best first.
@@ -318,15 +431,20 @@ impl ArenaBuilder {
         sizes
     }
 
-    fn map(&self, size: PageSize, pages: usize) -> Result<Mapping> {
+    fn manners(&self) -> Manners {
+        Manners { zero_on_release: self.zero_on_release, spare_pages: self.spare_pages }
+    }
+
+    fn map(&self, size: PageSize, pages: usize, most: Option<usize>) -> Result<Mapping> {
         // Smaller pages that stand in on hugetlbfs come from a mount of theirs; base pages from a memfd.
         let kind = match &self.backing {
             BackingKind::Hugetlbfs { .. } if !size.is_huge() && size != self.page_size => BackingKind::Memfd,
             BackingKind::Hugetlbfs { dir: Some(_) } if size != self.page_size => BackingKind::Hugetlbfs { dir: None },
             kind => kind.clone(),
         };
-        let backing = Backing::create(&kind, size, pages * (self.page_size.bytes() / size.bytes()))?;
-        let total_bytes = backing.len_bytes();
+        let in_all = most.unwrap_or(pages) * (self.page_size.bytes() / size.bytes());
+        let backing = Backing::create(&kind, size, in_all)?;
+        let total_bytes = pages * self.page_size.bytes();
         let progress = self.progress.as_ref();
         let watch = progress.map(|callback| move |done_bytes| callback.call(size, done_bytes, total_bytes));
         let options = Options {
@@ -334,27 +452,45 @@ impl ArenaBuilder {
             eager: self.populate == Populate::Eager,
             transparent: !size.is_huge() && self.page_size.is_huge(),
             dump: self.dump,
+            share_tables: self.share_tables,
             placement: self.placement,
             workers: self.populate_threads,
             watch: watch.as_ref().map(|watch| watch as _),
         };
-        Mapping::new(backing, options)
+        let mapping = match most {
+            Some(_) => Mapping::resizable(backing, options, total_bytes),
+            None => Mapping::new(backing, options),
+        }?;
+        if self.read_only_peers {
+            mapping.backing().seal_writes()?;
+        }
+        Ok(mapping)
     }
 
-    fn finish(self, mapping: Mapping, pages: usize, declined: Vec<Declined>) -> Arena {
+    fn finish(self, mapping: Mapping, pages: usize, declined: Vec<Declined>) -> Result<Arena> {
         let page_size = mapping.backing().page_size();
         let stands_in = !page_size.is_huge() && self.page_size.is_huge();
         let obtained = Obtained {
             kind: if mapping.backing().fd().is_none() { BackingKind::Anonymous } else { self.kind_had(page_size) },
             page_size,
             transparent_bytes: if stands_in { mapping::transparent_bytes(&mapping) } else { 0 },
-            capacity_bytes: mapping.len_bytes(),
+            capacity_bytes: pages * self.page_size.bytes(),
             populated: self.populate == Populate::Eager,
+            read_only_peers: self.read_only_peers,
             placement: self.placement,
             nodes: mapping.located().clone(),
             declined,
         };
-        Arena::new(mapping, self.page_size, pages, obtained, self.zero_on_release)
+        let in_all = mapping.len_bytes() / self.page_size.bytes();
+        let mut bitmap = Bitmap::new(in_all);
+        if !obtained.populated {
+            bitmap = bitmap.unpopulated();
+        }
+        let arena = Arena::from_parts(mapping, self.page_size, bitmap.with_room(pages), None, obtained, self.manners());
+        if self.populate == Populate::Background {
+            arena.populate_in_background()?;
+        }
+        Ok(arena)
     }
 
     fn kind_had(&self, page_size: PageSize) -> BackingKind {
@@ -364,83 +500,4 @@ impl ArenaBuilder {
 
 fn is_cancelled(error: &Error) -> bool {
     error.os_error().and_then(std::io::Error::raw_os_error) == Some(sys::ECANCELED.raw())
-}
-
-/// A page size that was tried first and could not be had.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Declined {
-    /// The size.
-    pub page_size: PageSize,
-    /// Why not: the call, the limit, the remedy.
-    pub error: Error,
-}
-
-/// What an arena got, which may be less than it asked for.
-///
-/// `Display` is one line for what was obtained and one for each page size that was not.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Obtained {
-    /// Where the pages come from.
-    pub kind: BackingKind,
-    /// The page size of the mapping.
-    pub page_size: PageSize,
-    /// Bytes that transparent huge pages hold, when base pages stand in for huge ones: counted by the kernel
-    /// (`smaps`) after the arena was populated, not assumed.
-    pub transparent_bytes: u64,
-    /// Bytes in all.
-    pub capacity_bytes: usize,
-    /// Whether every page was made present.
-    pub populated: bool,
-    /// Which NUMA nodes were asked for.
-    pub placement: Placement,
-    /// How many pages, of [`page_size`](Self::page_size), each node gave.
-    pub nodes: Located,
-    /// What was tried before and could not be had, best first.
-    pub declined: Vec<Declined>,
-}
-
-impl Obtained {
-    /// Whether smaller pages stand in for those asked for.
-    #[must_use]
-    pub fn is_fallback(&self) -> bool {
-        !self.declined.is_empty()
-    }
-
-    /// Who can see the memory.
-    #[must_use]
-    pub fn memory_class(&self) -> MemoryClass {
-        self.kind.memory_class()
-    }
-
-    /// Pages that are not on the node that was named; `None` when none was named, or when it is unknown.
-    #[must_use]
-    pub fn misplaced_pages(&self) -> Option<usize> {
-        self.nodes.elsewhere_than(self.placement.node()?)
-    }
-
-    fn fmt_nodes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.nodes, self.placement) {
-            // Nothing was asked and nothing found out.
-            (Located::Unknown(_), Placement::Any) => Ok(()),
-            (nodes, Placement::Any) => write!(f, ", {nodes}"),
-            (nodes, placement) => write!(f, ", {nodes} ({placement})"),
-        }
-    }
-}
-
-impl fmt::Display for Obtained {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let populated = if self.populated { "populated" } else { "populated when claimed" };
-        write!(f, "{} bytes on {} pages ({}), {populated}", self.capacity_bytes, self.page_size, self.kind)?;
-        if self.transparent_bytes > 0 {
-            write!(f, ", {} bytes on transparent huge pages", self.transparent_bytes)?;
-        }
-        self.fmt_nodes(f)?;
-        for declined in &self.declined {
-            write!(f, "\n  not on {} pages: {}", declined.page_size, declined.error)?;
-        }
-        Ok(())
-    }
 }

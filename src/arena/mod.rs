@@ -2,17 +2,30 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(feature = "allocator-api2")]
+mod allocator;
 mod bitmap;
+#[cfg(feature = "allocator-api2")]
+mod blocks;
 mod builder;
+#[cfg(feature = "bytes")]
+mod bytes;
 mod chunk;
+mod file_region;
+mod inspect;
 mod named;
+mod obtained;
 mod progress;
 mod record;
 mod records;
+mod regions;
 mod remove;
+mod resize;
 mod scrub;
 mod share;
+mod state;
 mod stats;
+mod turns;
 mod view;
 mod worker;
 mod zeroing;
@@ -20,23 +33,32 @@ mod zeroing;
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::backing::MemoryClass;
 use crate::error::{Error, Operation};
+use crate::iova;
 use crate::mapping::Mapping;
 pub use crate::mapping::attach::{Attachment, NotShared};
 use crate::page_size::PageSize;
+#[cfg(feature = "allocator-api2")]
+pub use allocator::ArenaAlloc;
 use bitmap::{Bitmap, Prefer};
-pub use builder::{ArenaBuilder, Declined, Obtained, Populate};
+pub use builder::{ArenaBuilder, Populate};
 pub use chunk::Chunk;
+pub use file_region::FileRegion;
+pub use inspect::{Inspection, Owner, RecordState, inspect, inspect_from, list, list_from};
 pub use named::{Named, Restart};
+pub use obtained::{Declined, Obtained};
 pub use progress::PopulateProgress;
+pub use regions::Regions;
 pub use remove::{remove, remove_from};
+pub use state::PageState;
 pub use stats::ArenaStats;
 pub use view::{Attach, View};
 pub use worker::Worker;
@@ -46,7 +68,9 @@ pub use zeroing::ZeroingChunk;
 /// unmapped when the last handle and the last chunk are gone.
 ///
 /// A child of fork(2) has none of a shared arena's memory: it claims nothing there, and must not use pointers into
-/// chunks that it inherited. A private arena is copied, page by page, when either side writes.
+/// chunks that it inherited. A private arena is copied, page by page, when either side writes, and so is what is known of
+/// its pages: both sides claim and release on their own, without waiting for threads that only the other has. Pages that
+/// another thread was claiming when the process was copied stay claimed in the child.
 ///
 /// `claim` and `release` are atomics on a bitmap: no lock for a single page, no system call on an eager arena.
 ///
@@ -75,19 +99,33 @@ pub struct Arena {
     inner: Arc<Inner>,
 }
 
+/// How long a lock that is held for nanoseconds is waited for.
+const A_MOMENT: Duration = Duration::from_millis(20);
+
 struct Inner {
     /// Const.
     mapping: Mapping,
     page_size: PageSize,
     obtained: Obtained,
     zero_on_release: bool,
+    spare_pages: usize,
     /// Shared.
     pages: Bitmap,
     cleared_bytes: AtomicU64,
+    /// Populates what is promised.
+    background: OnceLock<Worker>,
     /// Why a lazy page could not be populated, the last time.
     last_error: Mutex<Option<Error>>,
     /// Const. Last: whoever comes next may own the arena when this is dropped.
     named: Option<Named>,
+}
+
+/// How an arena treats pages that nobody holds.
+#[derive(Clone, Copy, Debug)]
+struct Manners {
+    zero_on_release: bool,
+    /// How many free pages giving back leaves.
+    spare_pages: usize,
 }
 
 impl Arena {
@@ -96,25 +134,24 @@ impl Arena {
         ArenaBuilder::new()
     }
 
-    fn new(mapping: Mapping, page_size: PageSize, pages: usize, obtained: Obtained, zero_on_release: bool) -> Arena {
-        Arena::from_parts(mapping, page_size, Bitmap::new(pages), None, obtained, zero_on_release)
-    }
-
     fn from_parts(
         mapping: Mapping,
         page_size: PageSize,
         pages: Bitmap,
         named: Option<Named>,
         obtained: Obtained,
-        zero_on_release: bool,
+        manners: Manners,
     ) -> Arena {
+        let Manners { zero_on_release, spare_pages } = manners;
         let inner = Inner {
             mapping,
             page_size,
             obtained,
             zero_on_release,
+            spare_pages,
             pages,
             cleared_bytes: AtomicU64::new(0),
+            background: OnceLock::new(),
             last_error: Mutex::new(None),
             named,
         };
@@ -141,10 +178,10 @@ impl Arena {
         self.inner.page_size
     }
 
-    /// Bytes in all.
+    /// Bytes that it has now, which [`grow`](Self::grow) and [`shrink`](Self::shrink) change.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.inner.mapping.len_bytes()
+        self.inner.pages.present_pages() * self.inner.page_size.bytes()
     }
 
     /// What was obtained, and why nothing better was.
@@ -165,16 +202,25 @@ impl Arena {
         self.inner.mapping.backing().memory_class()
     }
 
+    /// Whether somebody else may write to the memory: it is shared, and was not opened with
+    /// [`read_only_peers`](ArenaBuilder::read_only_peers).
+    #[must_use]
+    pub fn peers_can_write(&self) -> bool {
+        self.memory_class() == MemoryClass::Shared && !self.inner.obtained.read_only_peers
+    }
+
     /// Counts the pages by state.
     #[must_use]
     pub fn stats(&self) -> ArenaStats {
         let cleared = self.inner.cleared_bytes.load(Relaxed);
-        ArenaStats::new(self.inner.page_size, self.inner.pages.counts(), cleared)
+        ArenaStats::new(self.inner.page_size, self.inner.pages.counts(), cleared, self.inner.obtained.declined.len())
     }
 
-    /// Takes the error of the last claim that could not populate its pages; lazy arenas only.
+    /// Takes the error of the last claim, or step in the background, that could not populate its pages; none for eager
+    /// arenas.
     pub fn last_error(&self) -> Option<Error> {
-        self.inner.last_error.lock().take()
+        // In a child of fork(2) another thread of the parent may hold it, for ever.
+        self.inner.last_error.try_lock_for(A_MOMENT)?.take()
     }
 
     /// Claims pages and makes them present; their contents are still to be taken.
@@ -183,25 +229,55 @@ impl Arena {
             return None;
         }
         let first = self.inner.pages.claim(pages, prefer)?;
-        if !self.inner.obtained.populated && !self.populate(first..first + pages) {
-            self.inner.pages.release(first, pages);
-            return None;
-        }
-        Some(Chunk::new(self.clone(), first, pages))
+        self.make_present(first, pages).then(|| Chunk::new(self.clone(), first, pages))
     }
 
-    /// Makes those of the claimed pages present that nobody has had before.
-    fn populate(&self, pages: Range<usize>) -> bool {
-        let bytes = self.inner.page_size.bytes();
-        for page in pages.filter(|page| self.inner.pages.is_fresh(*page)) {
-            if let Err(errno) = self.inner.mapping.populate(page * bytes, bytes) {
-                let error = Error::new(Operation::Populate, format!("page {page} of a lazy arena")).os(errno);
-                let limit = self.inner.mapping.diagnose(errno, bytes as u64);
-                *self.inner.last_error.lock() = Some(error.limited_by(limit));
-                return false;
+    /// Claims the pages `first..first + pages`, if they are free, and makes them present; contents unknown.
+    fn claim_at(&self, first: usize, pages: usize) -> bool {
+        let is_had =
+            self.inner.mapping.is_here() && self.inner.pages.claim_at(first, pages) && self.make_present(first, pages);
+        if is_had {
+            for page in first..first + pages {
+                self.inner.pages.take_contents(page);
             }
         }
-        true
+        is_had
+    }
+
+    /// Populates claimed pages of a lazy arena, or gives them back.
+    fn make_present(&self, first: usize, pages: usize) -> bool {
+        let is_present = self.inner.obtained.populated || self.populate_claimed(first..first + pages);
+        if !is_present {
+            self.inner.pages.release(first, pages);
+        }
+        is_present
+    }
+
+    /// Makes those of the claimed pages present that are not yet.
+    fn populate_claimed(&self, pages: Range<usize>) -> bool {
+        let bitmap = &self.inner.pages;
+        pages.filter(|page| !bitmap.is_populated(*page)).all(|page| self.populate_pages(page..page + 1))
+    }
+
+    /// Populates pages that the caller holds; the error is kept for [`last_error`](Self::last_error).
+    fn populate_pages(&self, pages: Range<usize>) -> bool {
+        let page = self.inner.page_size.bytes();
+        let bytes = pages.len() * page;
+        match self.inner.mapping.populate(pages.start * page, bytes) {
+            Ok(()) => {
+                self.inner.pages.mark_populated(pages);
+                true
+            }
+            Err(errno) => {
+                let subject = format!("page {} of a lazy arena", pages.start);
+                let error = Error::new(Operation::Populate, subject).os(errno);
+                let limit = self.inner.mapping.diagnose(errno, bytes as u64);
+                if let Some(mut last) = self.inner.last_error.try_lock_for(A_MOMENT) {
+                    *last = Some(error.limited_by(limit));
+                }
+                false
+            }
+        }
     }
 
     fn address_of(&self, page: usize) -> NonNull<u8> {
@@ -216,6 +292,14 @@ impl Arena {
         }
         self.inner.pages.release(first, pages);
     }
+}
+
+/// Bytes of a mapping as [`iova`] wants them.
+fn iova_memory(mapping: &Mapping, start: NonNull<u8>, len: usize) -> iova::Memory {
+    let start = start.addr().get();
+    let backing = mapping.backing();
+    let copied_on_write = backing.memory_class() == MemoryClass::Private;
+    iova::Memory { addresses: start..start + len, page_size: backing.page_size(), copied_on_write }
 }
 
 impl fmt::Debug for Arena {

@@ -11,13 +11,16 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::bitmap::Bitmap;
+use super::progress::Callback;
 use super::record::{self, Identity, Record};
 use super::records::Place;
+use super::resize::{add_pages, bring_up};
 use crate::backing::lock::{self, Taken};
 use crate::backing::{Backing, BackingKind, named};
 use crate::error::{Operation, Result};
-use crate::mapping::Mapping;
 use crate::mapping::attach::{AttachOptions, Attachment};
+use crate::mapping::{Mapping, resize};
+use crate::numa::Placement;
 use crate::page_size::PageSize;
 use crate::sys::process::forks;
 
@@ -30,10 +33,15 @@ pub(super) struct Request<'a> {
     pub(super) page_size: PageSize,
     /// `None`: as many as there are.
     pub(super) pages: Option<usize>,
+    /// As many as there may be, if it is to be one that can be resized.
+    pub(super) most: Option<usize>,
     pub(super) dump: bool,
     pub(super) share_tables: bool,
     /// Threads that populate what is not there; `None`: as many as pay.
     pub(super) workers: Option<usize>,
+    /// Of pages that are not there.
+    pub(super) placement: Placement,
+    pub(super) progress: Option<&'a Callback>,
 }
 
 /// What a named arena adds to others. Dropped last: with it goes the right to own the arena.
@@ -54,10 +62,7 @@ impl Drop for Named {
     /// must not: the locks are its parent's as well.
     fn drop(&mut self) {
         if forks() == self.forks {
-            for lock in &self.locks {
-                // A failure leaves what closing does.
-                let _ = lock.unlock();
-            }
+            self.locks.iter().for_each(lock::give_up);
         }
     }
 }
@@ -139,14 +144,22 @@ pub(super) fn open(request: &Request<'_>) -> Result<Parts> {
     let directory = request.directory(&place)?;
     place.make_directory()?;
     let name_lock = place.lock()?;
-    let opened = open_locked(request, &place, directory);
-    if opened.is_err() && !place.record_path().exists() {
-        // Nothing but the lock is there.
-        let _ = place.delete();
-    }
-    let (path, data_lock, (mapping, pages, restart, attachment)) = opened?;
+    let unlocked = LeaveNoLock(&place);
+    let (path, data_lock, (mapping, pages, restart, attachment)) = open_locked(request, &place, directory)?;
+    drop(unlocked);
     let named = Named { place, path, restart, attachment, locks: [data_lock, name_lock], forks: forks() };
     Ok(Parts { mapping, pages, named })
+}
+
+/// Dropped before the lock of the name: takes its file away when nothing else is there, however opening ended.
+struct LeaveNoLock<'a>(&'a Place);
+
+impl Drop for LeaveNoLock<'_> {
+    fn drop(&mut self) {
+        if !self.0.record_path().exists() {
+            let _ = self.0.delete();
+        }
+    }
 }
 
 type Restarted = (Mapping, Bitmap, Restart, Attachment);
@@ -156,13 +169,28 @@ fn open_locked(request: &Request<'_>, place: &Place, directory: Option<&Path>) -
     let paths = request.find(place, old.as_ref(), directory)?;
     let (path, data_lock) = request.take_file(place, paths)?;
     let is_new = length(&data_lock, &path, request)? == 0;
-    let restarted = request.restart(place, &path, &data_lock, old, is_new);
-    if restarted.is_err() && is_new {
-        // What was made here goes again.
-        let _ = fs::remove_file(&path);
-        let _ = fs::remove_file(place.record_path());
+    let made = is_new.then(|| Made { place, path: &path, file: &data_lock });
+    let restarted = request.restart(place, &path, &data_lock, old, is_new)?;
+    // Kept from here on.
+    std::mem::forget(made);
+    Ok((path, data_lock, restarted))
+}
+
+/// A new arena's file, and a record of it: gone again when dropped, also by a callback that panics.
+struct Made<'a> {
+    place: &'a Place,
+    path: &'a Path,
+    file: &'a File,
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        // Not what somebody has put in its place.
+        if lock::is_at(self.path, self.file) {
+            let _ = fs::remove_file(self.path);
+        }
+        let _ = fs::remove_file(self.place.record_path());
     }
-    Ok((path, data_lock, restarted?))
 }
 
 impl Request<'_> {
@@ -232,31 +260,76 @@ impl Request<'_> {
         }
         let backing = self.second_backing(place, path, file)?;
         let pages = backing.pages();
-        if let Some(wanted) = self.pages.filter(|wanted| *wanted != pages) {
-            let problem = format!("it exists with {pages} pages of {}, not {wanted}; remove it first", self.page_size);
-            return Err(place.error(Operation::Configure, problem));
-        }
         let refused = |error| named::refused(&error, path, self.page_size, pages);
         let identify = || file.metadata().map(|metadata| Identity::of(&metadata)).map_err(refused);
         let found = identify()?;
         let known = old.filter(|record| !is_new && record.describes(found, self.page_size, pages));
+        let resizable = self.is_resizable(place, pages, known.as_ref())?;
         if known.is_none() {
             // A record in another directory, of an owner before the last, would speak of this file as it was then:
             // it must not fit any more. Killed between this and the writing of ours, no record fits, and all is dirty.
             file.set_modified(SystemTime::now()).map_err(refused)?;
         }
-        let (record, restart) = self.record(path, identify()?, pages, known, is_new);
+        let (mut record, restart) = self.record(path, identify()?, pages, known, is_new);
+        if resizable {
+            record.flags |= record::RESIZABLE;
+            match restart {
+                // Each page comes when the arena grows to what it is asked to have.
+                Restart::Created => (record.zero, record.absent) = (record.claimed.clone(), record.zero),
+                Restart::Known { .. } => {}
+                Restart::Unknown => record.absent = resize::holes(&backing).map_err(refused)?,
+            }
+        }
         let words = place.write(&record)?;
-        let options =
-            AttachOptions { writable: true, dump: self.dump, share_tables: self.share_tables, workers: self.workers };
+        let (size, total) = (self.page_size, backing.len_bytes());
+        let watch = self.progress.map(|callback| move |done| callback.call(size, done, total));
+        let options = AttachOptions {
+            writable: true,
+            dump: self.dump,
+            share_tables: self.share_tables,
+            workers: self.workers,
+            placement: self.placement,
+            resizable,
+            watch: watch.as_ref().map(|watch| watch as _),
+        };
+        let allocated = backing.is_allocated();
         let (mapping, attachment) = Mapping::attach(backing, options)?;
-        Ok((mapping, Bitmap::recorded(pages, words, is_new), restart, attachment))
+        let bitmap = Bitmap::recorded(pages, words, is_new);
+        if resizable {
+            let size = self.page_size.bytes();
+            bring_up(&mapping, &bitmap, size, allocated)?;
+            let lacking = self.pages.unwrap_or(0).saturating_sub(bitmap.present_pages());
+            add_pages(&mapping, &bitmap, size, lacking, options.watch)?;
+        }
+        Ok((mapping, bitmap, restart, attachment))
+    }
+
+    /// Whether the arena can be resized: an old one, if it could be before.
+    fn is_resizable(&self, place: &Place, pages: usize, known: Option<&Record>) -> Result<bool> {
+        let refuse = |problem: String| Err(place.error(Operation::Configure, problem + "; remove it first"));
+        let size = self.page_size;
+        let resizable = known.map_or(self.most.is_some(), Record::is_resizable);
+        match (resizable, self.most, self.pages) {
+            (true, Some(most), _) if most != pages => {
+                refuse(format!("it exists with room for {pages} pages of {size}, not {most}"))
+            }
+            (true, None, Some(wanted)) if wanted > pages => {
+                refuse(format!("it exists with room for {pages} pages of {size}, less than {wanted}"))
+            }
+            (false, None, Some(wanted)) if wanted != pages => {
+                refuse(format!("it exists with {pages} pages of {size}, not {wanted}"))
+            }
+            (false, Some(_), _) => refuse(format!("it exists with {pages} pages of {size}, and cannot be resized")),
+            _ => Ok(resizable),
+        }
     }
 
     fn set_length(&self, place: &Place, path: &Path, file: &File) -> Result<()> {
-        let pages = self.pages.ok_or_else(|| place.error(Operation::Configure, "it is new: wanted a capacity"))?;
-        let bytes = pages * self.page_size.bytes();
-        file.set_len(bytes as u64).map_err(|error| named::refused(&error, path, self.page_size, pages))
+        let pages = self
+            .most
+            .or(self.pages)
+            .ok_or_else(|| place.error(Operation::Configure, "it is new: wanted a capacity"))?;
+        named::set_length(file, path, self.page_size, pages)
     }
 
     /// The record to start with: what one that speaks of this file knows.
@@ -268,14 +341,17 @@ impl Request<'_> {
         known: Option<Record>,
         is_new: bool,
     ) -> (Record, Restart) {
-        let (zero, restart) = match (known, is_new) {
+        let none = vec![0; pages.div_ceil(64)];
+        let (zero, absent, restart) = match (known, is_new) {
             // Pages that the kernel has not given yet, and will zero.
-            (_, true) => (vec![u64::MAX; pages.div_ceil(64)], Restart::Created),
+            (_, true) => (vec![u64::MAX; pages.div_ceil(64)], none.clone(), Restart::Created),
             (Some(record), false) => {
-                let clean = count(&record.zero, pages);
-                (record.zero, Restart::Known { clean })
+                let there: Vec<_> =
+                    record.zero.iter().zip(&record.absent).map(|(zero, absent)| zero & !absent).collect();
+                let clean = count(&there, pages);
+                (there, record.absent, Restart::Known { clean })
             }
-            (None, false) => (vec![0; pages.div_ceil(64)], Restart::Unknown),
+            (None, false) => (none.clone(), none.clone(), Restart::Unknown),
         };
         let record = Record {
             boot_id: record::boot_id().unwrap_or_default(),
@@ -285,6 +361,8 @@ impl Request<'_> {
             flags: if self.dump { record::DUMP } else { 0 },
             path: path.into(),
             zero,
+            absent,
+            claimed: none,
         };
         (record, restart)
     }

@@ -1,9 +1,10 @@
-//! How far populating has come.
+//! What is told while an arena is opened: how far populating has come, and which page size could not be had.
 
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use super::Declined;
 use crate::page_size::PageSize;
 
 /// What a callback of [`ArenaBuilder::on_progress`](super::ArenaBuilder::on_progress) is told. `Display` is one
@@ -32,6 +33,16 @@ pub(super) struct Callback(pub(super) Arc<dyn Fn(PopulateProgress) -> ControlFlo
 impl Callback {
     pub(super) fn call(&self, page_size: PageSize, done_bytes: usize, total_bytes: usize) -> ControlFlow<()> {
         (self.0)(PopulateProgress { page_size, done_bytes, total_bytes })
+    }
+}
+
+/// As [`Callback`], told of what could not be had.
+#[derive(Clone)]
+pub(super) struct OnFallback(pub(super) Arc<dyn Fn(&Declined) + Send + Sync>);
+
+impl fmt::Debug for OnFallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnFallback")
     }
 }
 

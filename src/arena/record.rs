@@ -1,12 +1,14 @@
 //! What is known about a named arena's pages, kept beside the arena so that its next owner need not clear them.
 //!
-//! A file of 4 KiB of header and one bit per page: 1 when the page holds zeroes. Everything is little-endian.
+//! A file of 4 KiB of header and three bits per page, each kind in words of its own: 1 when the page holds zeroes; 1 when
+//! the file has no page there, or need not have one (room to grow into); 1 while it is claimed, which only those who look
+//! from outside want to know. Everything is little-endian.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 0..8 | `HUGEAREN` |
 //! | 8..12 | format version |
-//! | 12..16 | mapping flags, see [`DUMP`] |
+//! | 12..16 | mapping flags, see [`DUMP`], [`RESIZABLE`] |
 //! | 16..32 | boot id: the pages are gone after a reboot, the record need not be |
 //! | 32..40, 40..48 | device and inode of the arena's file |
 //! | 48..56, 56..64 | when the file was made: seconds, nanoseconds |
@@ -24,19 +26,22 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use super::state::PageState;
 use crate::page_size::PageSize;
 
-/// The version that this build writes, and the newest that it reads.
-const VERSION: u32 = 1;
+/// The version that this build writes and reads.
+const VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"HUGEAREN";
 pub(super) const HEADER: usize = 4096;
 const PATH: usize = 96;
 const CHECKSUM: usize = 80;
 /// Bits for 2^29 pages; a longer file is none of ours.
-pub(super) const LEN_MAX: u64 = HEADER as u64 + (1 << 26);
+pub(super) const LEN_MAX: u64 = HEADER as u64 + 3 * (1 << 26);
 
 /// Mapping flag: the memory is in core dumps. Who shares page tables has to agree on it.
 pub(super) const DUMP: u32 = 1;
+/// Mapping flag: the file may lack pages, so mappings reserve none (`MAP_NORESERVE`) and populate only what there is.
+pub(super) const RESIZABLE: u32 = 2;
 
 /// Which file of which mount, and not another that got its number later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,11 +70,19 @@ pub(super) struct Record {
     pub(super) path: PathBuf,
     /// One bit per page, 1 when it is known to hold zeroes.
     pub(super) zero: Vec<u64>,
+    /// One bit per page, 1 when there is none, or none that may be used.
+    pub(super) absent: Vec<u64>,
+    /// One bit per page, 1 when the last owner held it.
+    pub(super) claimed: Vec<u64>,
 }
 
 impl Record {
-    /// The file's contents, or `None` when the path is too long for the header.
+    /// The file's contents, or `None` when the path is too long for the header, or there are more pages than
+    /// [`LEN_MAX`] has bits for.
     pub(super) fn encode(&self) -> Option<Vec<u8>> {
+        if (3 * self.zero.len() * 8 + HEADER) as u64 > LEN_MAX {
+            return None;
+        }
         let path = self.path.as_os_str().as_bytes();
         let mut bytes = vec![0; HEADER];
         bytes.get_mut(PATH..PATH + path.len())?.copy_from_slice(path);
@@ -85,7 +98,9 @@ impl Record {
         bytes[88..96].copy_from_slice(&(path.len() as u64).to_le_bytes());
         let sum = checksum(&bytes);
         bytes[CHECKSUM..][..8].copy_from_slice(&sum.to_le_bytes());
-        bytes.extend(self.zero.iter().flat_map(|word| word.to_le_bytes()));
+        for words in [&self.zero, &self.absent, &self.claimed] {
+            bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        }
         Some(bytes)
     }
 
@@ -102,6 +117,9 @@ impl Record {
         if version > VERSION {
             return Err(format!("has format version {version}, and this build reads up to {VERSION}"));
         }
+        if (1..VERSION).contains(&version) {
+            return Err(format!("has format version {version}, and this build reads only {VERSION}"));
+        }
         let number = |at| u64::from_le_bytes(array(header, at));
         if version == 0 || number(CHECKSUM) != checksum(header) {
             return Err("is damaged: its checksum is wrong".into());
@@ -113,7 +131,8 @@ impl Record {
         let path_end = usize::try_from(number(88)).ok().and_then(|len| PATH.checked_add(len));
         let path = path_end.and_then(|end| header.get(PATH..end)).ok_or_else(damaged)?;
         let (words, rest) = bytes[HEADER..].as_chunks::<8>();
-        if words.len() != pages.div_ceil(64) || !rest.is_empty() {
+        let len = pages.div_ceil(64);
+        if words.len() != 3 * len || !rest.is_empty() {
             return Err(format!("is damaged: {} bytes do not fit {pages} pages", bytes.len()));
         }
         Ok(Record {
@@ -123,7 +142,9 @@ impl Record {
             pages,
             flags: u32::from_le_bytes(array(header, 12)),
             path: PathBuf::from(std::ffi::OsString::from_vec(path.to_vec())),
-            zero: words.iter().map(|word| u64::from_le_bytes(*word)).collect(),
+            zero: numbers(&words[..len]),
+            absent: numbers(&words[len..2 * len]),
+            claimed: numbers(&words[2 * len..]),
         })
     }
 
@@ -131,6 +152,23 @@ impl Record {
     pub(super) fn describes(&self, file: Identity, page_size: PageSize, pages: usize) -> bool {
         let this_boot = boot_id().is_some_and(|now| now == self.boot_id);
         this_boot && (self.file, self.page_size, self.pages) == (file, page_size, pages)
+    }
+
+    /// The state of every page, as far as a record tells: not fresh from clean ones. What an owner had claimed when it was
+    /// killed is claimed no more.
+    pub(super) fn states(&self, owned: bool) -> Vec<PageState> {
+        let is_set = |bits: &[u64], page: usize| bits[page / 64] >> (page % 64) & 1 != 0;
+        let state = |page| match () {
+            () if is_set(&self.absent, page) => PageState::Absent,
+            () if owned && is_set(&self.claimed, page) => PageState::Claimed,
+            () if is_set(&self.zero, page) => PageState::Clean,
+            () => PageState::Dirty,
+        };
+        (0..self.pages).map(state).collect()
+    }
+
+    pub(super) fn is_resizable(&self) -> bool {
+        self.flags & RESIZABLE != 0
     }
 
     pub(super) fn is_dumped(&self) -> bool {
@@ -146,6 +184,10 @@ pub(super) fn boot_id() -> Option<[u8; 16]> {
         let digits: String = text.trim().split('-').collect();
         Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
     })
+}
+
+fn numbers(words: &[[u8; 8]]) -> Vec<u64> {
+    words.iter().map(|word| u64::from_le_bytes(*word)).collect()
 }
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
@@ -173,6 +215,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn words(pages: usize, factor: u64) -> Vec<u64> {
+        (0..pages.div_ceil(64) as u64).map(|word| word.wrapping_mul(factor)).collect()
+    }
+
     fn record(pages: usize) -> Record {
         Record {
             boot_id: boot_id().unwrap(),
@@ -181,7 +227,9 @@ mod tests {
             pages,
             flags: DUMP,
             path: "/mnt/huge/hugearena.x".into(),
-            zero: (0..pages.div_ceil(64) as u64).map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect(),
+            zero: words(pages, 0x9e37_79b9_7f4a_7c15),
+            absent: words(pages, 0xbf58_476d_1ce4_e5b9),
+            claimed: words(pages, 0x94d0_49bb_1331_11eb),
         }
     }
 
@@ -189,7 +237,7 @@ mod tests {
     fn what_is_written_is_read() {
         for pages in [1, 63, 64, 65, 70_000] {
             let bytes = record(pages).encode().unwrap();
-            assert_eq!(bytes.len(), HEADER + pages.div_ceil(64) * 8);
+            assert_eq!(bytes.len(), HEADER + 3 * pages.div_ceil(64) * 8);
             assert_eq!(Record::decode(&bytes), Ok(record(pages)));
         }
         let long = Record { path: "/".repeat(HEADER - PATH).into(), ..record(1) };
@@ -208,8 +256,10 @@ mod tests {
         assert!(reason(b"#!/bin/sh").contains("no record"));
         assert!(reason(&[&good[..], b"x"].concat()).contains("do not fit"));
         let mut newer = good.clone();
-        newer[8] = 2;
-        assert!(reason(&newer).contains("format version 2"));
+        newer[8] = 3;
+        assert!(reason(&newer).contains("format version 3"));
+        newer[8] = 1;
+        assert!(reason(&newer).contains("reads only 2"));
     }
 
     #[test]
@@ -234,7 +284,7 @@ mod tests {
         #[test]
         fn no_bytes_are_a_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..5000), with_sum: bool) {
             if with_sum && bytes.len() >= HEADER {
-                bytes[..12].copy_from_slice(b"HUGEAREN\x01\0\0\0");
+                bytes[..12].copy_from_slice(b"HUGEAREN\x02\0\0\0");
                 let sum = checksum(&bytes[..HEADER]);
                 bytes[CHECKSUM..][..8].copy_from_slice(&sum.to_le_bytes());
             }

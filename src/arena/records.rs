@@ -1,6 +1,6 @@
 //! Where records are, and who may write them.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -97,6 +97,15 @@ impl Place {
     ///
     /// [`Operation::Record`]: it is short, damaged, foreign, newer, or cannot be read. It is left as it is.
     pub(super) fn read(&self) -> Result<Option<Record>> {
+        self.read_if(lock::check_owner)
+    }
+
+    /// As [`read`](Self::read), whoever owns it: for who only reports what it says.
+    pub(super) fn read_of_anybody(&self) -> Result<Option<Record>> {
+        self.read_if(|_| Ok(()))
+    }
+
+    fn read_if(&self, check: impl Fn(&Metadata) -> io::Result<()>) -> Result<Option<Record>> {
         let path = self.record_path();
         let file = match named::open(&path, false) {
             Ok(file) => file,
@@ -104,7 +113,7 @@ impl Place {
             Err(error) => return Err(self.io_error(&path, error)),
         };
         let metadata = file.metadata().map_err(|error| self.io_error(&path, error))?;
-        lock::check_owner(&metadata).map_err(|error| self.io_error(&path, error))?;
+        check(&metadata).map_err(|error| self.io_error(&path, error))?;
         let bytes = record::read(&file, metadata.len()).map_err(|error| self.io_error(&path, error))?;
         let refused = |reason| {
             let remedy = "it is left as it is; if nobody needs it, delete it, and the arena starts with dirty pages";
@@ -117,12 +126,29 @@ impl Place {
         Ok(Some(record))
     }
 
+    /// Whether it has an owner, and which process that is, if it can be seen. Takes no lock.
+    pub(super) fn owner(&self) -> Option<Option<u32>> {
+        owner_of(&self.file("lock"))
+    }
+
+    /// The names of all that have files in this directory.
+    pub(super) fn names_in(directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter_map(|name| name.strip_suffix(".record").map(str::to_owned)).collect()
+    }
+
     /// Writes a record in place of the one there is, at once or not at all, and returns its words. Only for who holds
     /// the lock.
     pub(super) fn write(&self, record: &Record) -> Result<Words> {
         let (path, new) = (self.record_path(), self.file("record.new"));
         let bytes = record.encode();
-        let bytes = bytes.ok_or_else(|| self.error(Operation::Configure, "the path of its file is too long"))?;
+        let bytes = bytes.ok_or_else(|| {
+            self.error(
+                Operation::Configure,
+                "the path of its file is too long for a record, or it has more than 2^29 pages",
+            )
+        })?;
         let written = write_new(&new, &bytes).and_then(|file| {
             let words = Words::map(&file, HEADER)?;
             fs::rename(&new, &path)?;
@@ -146,8 +172,15 @@ impl Place {
     }
 }
 
+/// The process that holds the lock of the file, if somebody does.
+pub(super) fn owner_of(path: &Path) -> Option<Option<u32>> {
+    let file = named::open(path, false).ok()?;
+    let is_held = lock::is_held(&file).ok()?;
+    is_held.then(|| lock::holder(&file.metadata().ok()?))
+}
+
 /// `/run/hugearena` for root, `$XDG_RUNTIME_DIR/hugearena` for others.
-fn usual_directory() -> Option<PathBuf> {
+pub(super) fn usual_directory() -> Option<PathBuf> {
     if process::effective_user() == 0 {
         return Some("/run/hugearena".into());
     }

@@ -70,11 +70,14 @@ fn remove_file(place: &Place, path: &Path) -> Result<()> {
     if named::page_size_at(path).is_none() {
         return Err(place.error(Operation::Remove, format!("{} is not on a hugetlbfs", path.display())));
     }
-    let _data_lock = match lock::take(path, false) {
+    let data_lock = match lock::take(path, false) {
         Ok(Taken::Ours(file)) => file,
         Ok(Taken::Held) => return Err(place.is_owned(path)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return failed(error),
     };
+    if !lock::is_at(path, &data_lock) {
+        return Err(place.error(Operation::Own, format!("{} was replaced meanwhile", path.display())));
+    }
     fs::remove_file(path).or_else(failed)
 }

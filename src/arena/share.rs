@@ -12,7 +12,7 @@ use crate::backing::{Backing, lock};
 use crate::error::{Error, Operation, Result};
 use crate::mapping::attach::AttachOptions;
 use crate::page_size::PageSize;
-use crate::sys::{fd, file};
+use crate::sys::{EMSGSIZE, fd, file};
 
 /// A message: `HUGESHAR`, version, mapping flags, page size and length in bytes, all little-endian.
 const LEN: usize = 32;
@@ -21,9 +21,11 @@ const VERSION: u32 = 1;
 
 impl Arena {
     /// Sends this arena over a connected Unix socket; the peer [receives](View::receive) a view that it can read and
-    /// write. What is in it is told by offset and length, in messages of your own.
+    /// write ([read only](crate::ArenaBuilder::read_only_peers), if the arena was opened so). What is in it is told by offset and length, in messages of your own.
     ///
-    /// The peer does not share the ownership of a named arena: it can have another owner while the peer lives.
+    /// The peer does not share the ownership of a named arena: it can have another owner while the peer lives. It gets
+    /// a descriptor of its own opening of the file; one that takes flock(2) on it keeps the next owner out until it
+    /// ends, as every process that can open the file may.
     ///
     /// # Errors
     ///
@@ -77,7 +79,9 @@ impl Arena {
         let mut message = [0; LEN];
         message[..8].copy_from_slice(MAGIC);
         message[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        let flags = if self.inner.mapping.is_dumped() { record::DUMP } else { 0 };
+        let mapping = &self.inner.mapping;
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags = flag(mapping.is_dumped(), record::DUMP) | flag(mapping.is_resizable(), record::RESIZABLE);
         message[12..16].copy_from_slice(&flags.to_le_bytes());
         message[16..24].copy_from_slice(&(backing.page_size().bytes() as u64).to_le_bytes());
         message[24..].copy_from_slice(&(backing.len_bytes() as u64).to_le_bytes());
@@ -89,7 +93,7 @@ impl Arena {
 
 impl View {
     /// Receives an arena that a peer [shares](Arena::share) over this socket, and maps it: writable if the descriptor
-    /// is. Waits for it, unless the socket does not block.
+    /// is and no seal forbids it. Waits for it, unless the socket does not block.
     ///
     /// Nothing that the peer says is believed: page size and length are the file's own, as the kernel tells them. A
     /// memfd has to be sealed against shrinking, so that its pages cannot be truncated away under the view. Files on
@@ -112,7 +116,7 @@ impl View {
     /// As for [`receive`](Self::receive); [`Operation::Share`] for an arena that is longer.
     pub fn receive_at_most(socket: &UnixStream, bytes: usize) -> Result<View> {
         let (message, fd) = receive(socket)?;
-        let (page_size, dump) = check_message(&message).map_err(|problem| failed(&problem))?;
+        let (page_size, flags) = check_message(&message).map_err(|problem| failed(&problem))?;
         let writable = fd::is_writable(fd.as_fd()).map_err(|errno| failed("").os(errno))?;
         let file = File::from(fd);
         check_file(&file, page_size).map_err(|problem| failed(&problem))?;
@@ -123,13 +127,19 @@ impl View {
         if backing.len_bytes() > bytes {
             return Err(failed(&format!(": it has {} bytes, more than {bytes}", backing.len_bytes())));
         }
-        View::new(backing, AttachOptions { writable, dump, share_tables: true, workers: Some(1) })
+        View::new(
+            backing,
+            AttachOptions::of_peer(writable, flags & record::DUMP != 0, true, flags & record::RESIZABLE != 0),
+        )
     }
 }
 
 fn receive(mut socket: &UnixStream) -> Result<([u8; LEN], OwnedFd)> {
     let mut message = [0; LEN];
-    let received = fd::receive_with_fd(socket.as_fd(), &mut message).map_err(|errno| failed("").os(errno))?;
+    let lost = ": descriptors that came with it were lost: too many, or more than RLIMIT_NOFILE allows this process";
+    let problem = |errno| if errno == EMSGSIZE { lost } else { "" };
+    let received = fd::receive_with_fd(socket.as_fd(), &mut message);
+    let received = received.map_err(|errno| failed(problem(errno)).os(errno))?;
     if received.len == 0 {
         return Err(failed(": the peer closed the socket").os(io::Error::from(io::ErrorKind::UnexpectedEof)));
     }
@@ -138,8 +148,8 @@ fn receive(mut socket: &UnixStream) -> Result<([u8; LEN], OwnedFd)> {
     Ok((message, fd))
 }
 
-/// Page size and whether the memory is in core dumps.
-fn check_message(message: &[u8; LEN]) -> std::result::Result<(PageSize, bool), String> {
+/// Page size and mapping flags.
+fn check_message(message: &[u8; LEN]) -> std::result::Result<(PageSize, u32), String> {
     if !message.starts_with(MAGIC) {
         return Err(": that is no arena".into());
     }
@@ -149,7 +159,7 @@ fn check_message(message: &[u8; LEN]) -> std::result::Result<(PageSize, bool), S
         other => return Err(format!(": the message has version {other}, and this build knows {VERSION}")),
     }
     let page_size = PageSize::from_bytes(number(message, 16)).ok_or(": the message names no page size")?;
-    Ok((page_size, half(12) & record::DUMP != 0))
+    Ok((page_size, half(12)))
 }
 
 fn check_file(file: &File, page_size: PageSize) -> std::result::Result<(), String> {

@@ -4,11 +4,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use super::Arena;
 use super::record::Identity;
 use super::records::Place;
+use super::{Arena, iova_memory};
 use crate::backing::{Backing, named};
-use crate::error::{Operation, Result};
+use crate::error::{Error, Operation, Result};
+use crate::iova::{IovaMap, IovaMode};
 use crate::mapping::Mapping;
 use crate::mapping::attach::{AttachOptions, Attachment};
 use crate::page_size::PageSize;
@@ -84,19 +85,21 @@ impl Attach {
             let problem = format!("its record speaks of another file than {}", record.path.display());
             return Err(place.error(Operation::Attach, problem));
         }
-        let options = AttachOptions {
-            writable: self.writable,
-            dump: record.is_dumped(),
-            share_tables: self.share_tables,
-            workers: Some(1),
-        };
-        View::new(backing, options)
+        View::new(
+            backing,
+            AttachOptions::of_peer(self.writable, record.is_dumped(), self.share_tables, record.is_resizable()),
+        )
     }
 }
 
 /// An arena that another process owns, mapped here: at an address of its own, so that both sides name memory by
 /// offset and length. Peers never claim; the owner tells them which bytes they may use, and has to hold the chunk
 /// until they are done. Its death leaves views as they are; the next owner hands out every page anew.
+///
+/// The view of an arena that can be [resized](super::ArenaBuilder::max_capacity) covers the room that it may grow into.
+/// Pages that the owner has claimed are there, also those that came later; the rest may have none, and touching it is
+/// against the rules: it takes a page from the pool, and is a SIGBUS where there is none. Numbers that are not to be
+/// trusted go through [`make_present`](Self::make_present) first.
 ///
 /// Whoever can write to the file can also take pages out of it (truncation, except where it is sealed, and holes), which
 /// is a SIGBUS for all who touch them: hand write access to processes that you trust with that.
@@ -111,7 +114,7 @@ pub struct View {
 }
 
 impl View {
-    pub(super) fn new(backing: Backing, options: AttachOptions) -> Result<View> {
+    pub(super) fn new(backing: Backing, options: AttachOptions<'_>) -> Result<View> {
         let (mapping, attachment) = Mapping::attach(backing, options)?;
         Ok(View { mapping, writable: options.writable, attachment })
     }
@@ -155,6 +158,39 @@ impl View {
         }
         let start = self.mapping.start().as_ptr().wrapping_add(offset);
         NonNull::new(start).map(|start| NonNull::slice_from_raw_parts(start, len))
+    }
+}
+
+impl View {
+    /// What a device calls the bytes of this view; see [`Chunk::iova`](super::Chunk::iova).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Chunk::iova`](super::Chunk::iova).
+    pub fn iova(&self, mode: IovaMode) -> Result<IovaMap> {
+        iova_memory(&self.mapping, self.mapping.start(), self.len()).iova(mode)
+    }
+
+    /// Makes sure that the pages of these bytes are there: an error where touching them would be a SIGBUS. Only views of
+    /// arenas that can be [resized](super::ArenaBuilder::max_capacity) may lack pages, and none that the owner has
+    /// claimed; asked for anyhow, they are taken from the pool.
+    ///
+    /// # Errors
+    ///
+    /// [`Operation::Configure`] when the bytes are not all inside, or in a child of fork(2), which has not the memory;
+    /// [`Operation::Populate`], with the limit that bound.
+    ///
+    /// # Sources
+    ///
+    /// madvise(2), `MADV_POPULATE_WRITE`, `MADV_POPULATE_READ`.
+    pub fn make_present(&self, offset: usize, len: usize) -> Result<()> {
+        if self.get(offset, len).is_none() {
+            let subject = format!("{len} bytes at {offset}: a view of {} bytes", self.len());
+            return Err(Error::new(Operation::Configure, subject));
+        }
+        let page = self.page_size().bytes();
+        let (start, end) = (offset / page * page, (offset + len).next_multiple_of(page));
+        if start == end { Ok(()) } else { self.mapping.touch(start..end, self.writable) }
     }
 }
 

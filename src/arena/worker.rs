@@ -3,19 +3,23 @@
 use std::fmt;
 use std::io;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::Arena;
+use super::{Arena, Inner};
+use crate::error::{Error, Operation, Result};
+use crate::mapping::populate::STEP_BYTES;
 use crate::memops::{Pace, Progress};
 use crate::sys::process;
 
 /// How long the worker sleeps when it finds nothing to do: doubled each time, up to the second figure.
 const NAP: Duration = Duration::from_millis(1);
 const LONGEST_NAP: Duration = Duration::from_millis(64);
+/// How long it sleeps when a page could not be had.
+const NAP_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// A background thread that scrubs an arena's dirty free pages, under the scheduler's policy `SCHED_IDLE`: only
 /// while no other thread wants its CPU. Stops when dropped, within a batch.
@@ -58,14 +62,105 @@ impl Worker {
     /// When the system refuses a thread. A refusal of `SCHED_IDLE` (by seccomp) is no error: the worker then runs
     /// like any other thread.
     pub fn start(arena: &Arena) -> io::Result<Worker> {
+        let arena = arena.clone();
+        Worker::spawn(move |stop| scrub_until(&arena, stop))
+    }
+
+    /// Starts one that populates what the arena has been promised, and ends when that is done or the arena is gone.
+    fn populating(arena: &Arena) -> io::Result<Worker> {
+        let arena = Arc::downgrade(&arena.inner);
+        Worker::spawn(move |stop| populate_until(&arena, stop))
+    }
+
+    fn spawn(work: impl FnOnce(&AtomicBool) + Send + 'static) -> io::Result<Worker> {
         let stop = Arc::new(AtomicBool::new(false));
-        let (arena, stopped) = (arena.clone(), Arc::clone(&stop));
+        let stopped = Arc::clone(&stop);
         let work = move || {
             let _ = process::run_when_idle();
-            scrub_until(&arena, &stopped);
+            work(&stopped);
         };
         let thread = thread::Builder::new().name("hugearena".into()).spawn(work)?;
         Ok(Worker { stop, thread: Some(thread), forks: process::forks() })
+    }
+}
+
+impl Arena {
+    /// Starts populating in the background.
+    pub(super) fn populate_in_background(&self) -> Result<()> {
+        let worker = Worker::populating(self).map_err(|error| {
+            Error::new(Operation::Populate, "pages in the background: there is no thread for it").os(error)
+        })?;
+        // An arena is opened once.
+        let _ = self.inner.background.set(worker);
+        Ok(())
+    }
+
+    /// Ends [`Populate::Background`](super::Populate::Background), after the step that it is at (32 MiB, or a page).
+    /// Pages that are not there yet are populated when they are claimed. Nothing for other arenas.
+    pub fn cancel_populating(&self) {
+        if let Some(worker) = self.inner.background.get() {
+            worker.stop.store(true, Relaxed);
+        }
+    }
+
+    /// Populates the first few free pages that are not populated yet.
+    fn populate_ahead(&self) -> Ahead {
+        let most = (STEP_BYTES / self.page_size().bytes()).max(1);
+        let Some(pages) = self.inner.pages.begin_populating(most) else {
+            let all = self.inner.pages.is_all_populated() || !self.inner.mapping.is_here();
+            return if all { Ahead::Done } else { Ahead::Later };
+        };
+        let held = Promised { arena: self, pages: Some(pages) };
+        if held.populate() { Ahead::More } else { Ahead::Failed }
+    }
+}
+
+enum Ahead {
+    More,
+    /// Claims have taken all that is left, or wait for it: they populate it.
+    Later,
+    Failed,
+    Done,
+}
+
+/// Pages in the worker's hands; go back on every way out.
+struct Promised<'a> {
+    arena: &'a Arena,
+    pages: Option<std::ops::Range<usize>>,
+}
+
+impl Promised<'_> {
+    fn populate(&self) -> bool {
+        self.pages.as_ref().is_some_and(|pages| self.arena.populate_pages(pages.clone()))
+    }
+}
+
+impl Drop for Promised<'_> {
+    fn drop(&mut self) {
+        if let Some(pages) = self.pages.take() {
+            self.arena.inner.pages.end_populating(pages);
+        }
+    }
+}
+
+fn populate_until(arena: &Weak<Inner>, stop: &AtomicBool) {
+    let mut nap = NAP;
+    while !stop.load(Relaxed) {
+        // Between steps nothing is kept alive: the last handle that goes takes the arena with it.
+        let Some(inner) = arena.upgrade() else { return };
+        let step = Arena { inner }.populate_ahead();
+        nap = match step {
+            Ahead::Done => return,
+            Ahead::More => {
+                nap = NAP;
+                continue;
+            }
+            Ahead::Later => (nap * 2).min(LONGEST_NAP),
+            Ahead::Failed => NAP_AFTER_FAILURE,
+        };
+        if !stop.load(Relaxed) {
+            thread::park_timeout(nap);
+        }
     }
 }
 
@@ -97,6 +192,10 @@ impl Drop for Worker {
             if process::forks() != self.forks {
                 // Joining a thread that this process does not have would panic.
                 std::mem::forget(thread);
+                return;
+            }
+            if thread.thread().id() == thread::current().id() {
+                // It held the last handle of the arena that it works for, and is about to end.
                 return;
             }
             thread.thread().unpark();

@@ -1,13 +1,15 @@
 //! One holder at a time of a path: flock(2), which the kernel gives back however the holder ends.
 //!
-//! Not fcntl(2) locks: those vanish when the process closes any descriptor of the file.
+//! Not fcntl(2)'s locks of processes: those vanish when the process closes any descriptor of the file. The holder also
+//! has fcntl's lock of the open file, which goes with flock's and can be asked about without being taken.
 
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::sys::{file, process};
+use crate::sys::{EACCES, EAGAIN, fd, file, process};
 
 /// What [`take`] found.
 #[derive(Debug)]
@@ -35,10 +37,44 @@ pub(crate) fn take(path: &Path, create: bool) -> io::Result<Taken> {
             Err(TryLockError::WouldBlock) => return Ok(Taken::Held),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        if is_at(path, &file.metadata()?)? {
+        match fd::announce(file.as_fd()) {
+            Ok(()) => {}
+            // Somebody who is none of ours.
+            Err(EAGAIN | EACCES) => return Ok(Taken::Held),
+            Err(errno) => return Err(errno.into()),
+        }
+        if is_same(path, &file.metadata()?)? {
             return Ok(Taken::Ours(file));
         }
     }
+}
+
+/// Gives the lock up although other processes may have the description of the file still.
+pub(crate) fn give_up(file: &File) {
+    // A failure leaves what closing does.
+    let _ = fd::retract(file.as_fd());
+    let _ = file.unlock();
+}
+
+/// Whether somebody holds the lock of an open file; takes nothing.
+pub(crate) fn is_held(file: &File) -> io::Result<bool> {
+    Ok(fd::is_announced(file.as_fd())?)
+}
+
+/// The process that took the lock of that file, as far as this process may see it; it may have ended since, if it has
+/// left children that hold the lock.
+pub(crate) fn holder(file: &Metadata) -> Option<u32> {
+    let text = fs::read_to_string("/proc/locks").ok()?;
+    holder_in(&text, file::device_numbers(file.dev()), file.ino())
+}
+
+/// `7: FLOCK  ADVISORY  WRITE 1234 00:1a:5678 0 EOF`; a second word `->` is one that waits.
+fn holder_in(locks: &str, (major, minor): (u32, u32), inode: u64) -> Option<u32> {
+    let wanted = format!("{major:02x}:{minor:02x}:{inode}");
+    locks.lines().find_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [_, "FLOCK", _, "WRITE", process, file, ..] if file == wanted => process.parse().ok().filter(|id| *id > 0),
+        _ => None,
+    })
 }
 
 /// Opens a file for reading and writing, not through a link.
@@ -85,7 +121,12 @@ pub(crate) fn check_directory(metadata: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-fn is_at(path: &Path, held: &Metadata) -> io::Result<bool> {
+/// Whether the open file is what the path names.
+pub(crate) fn is_at(path: &Path, held: &File) -> bool {
+    held.metadata().is_ok_and(|held| is_same(path, &held).unwrap_or(false))
+}
+
+fn is_same(path: &Path, held: &Metadata) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(found) => Ok((found.dev(), found.ino()) == (held.dev(), held.ino())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -103,9 +144,24 @@ mod tests {
     }
 
     fn is_held(path: &Path) -> bool {
-        matches!(take(path, false).unwrap(), Taken::Held)
+        let file = File::open(path).unwrap();
+        let seen = super::is_held(&file).unwrap();
+        // Nothing was taken by asking.
+        assert_eq!(matches!(take(path, false).unwrap(), Taken::Held), seen);
+        assert_eq!(holder(&file.metadata().unwrap()).is_some_and(|process| process == std::process::id()), seen);
+        seen
     }
 
+    #[test]
+    fn the_holder_is_named_by_device_and_inode() {
+        let text = "1: POSIX  ADVISORY  WRITE 7 00:1a:5678 0 EOF\n2: OFDLCK ADVISORY  WRITE -1 00:1a:5678 0 EOF\n\
+            3: FLOCK  ADVISORY  WRITE 8 00:1a:5679 0 EOF\n4: FLOCK  ADVISORY  WRITE 9 00:1a:5678 0 EOF\n\
+            4: -> FLOCK  ADVISORY  WRITE 10 00:1a:5678 0 EOF\nnonsense\n";
+        assert_eq!(holder_in(text, (0, 0x1a), 5678), Some(9));
+        assert_eq!(holder_in(text, (8, 0x1a), 5678), None);
+    }
+
+    /// Experiments: 18.
     #[test]
     fn one_holds_it_until_the_file_is_closed() {
         let path = path("one");

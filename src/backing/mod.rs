@@ -115,6 +115,18 @@ impl Backing {
         Ok(Backing { file, directory, page_size, pages })
     }
 
+    /// Takes away everybody's right to map the file for writing, where there is one; mappings that are there stay.
+    ///
+    /// # Errors
+    ///
+    /// [`Operation::CreateBacking`]: the kernel is older than that seal (5.1), or the file cannot be sealed.
+    pub(crate) fn seal_writes(&self) -> Result<()> {
+        self.fd().map_or(Ok(()), memory::seal_future_writes).map_err(|errno| {
+            let subject = format!("{} pages of {} that peers can only read", self.pages, self.page_size);
+            Error::new(Operation::CreateBacking, subject).os(errno)
+        })
+    }
+
     /// The file, unless the memory is anonymous.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(File::as_fd)
@@ -123,6 +135,12 @@ impl Backing {
     /// Who can see the memory.
     pub(crate) fn memory_class(&self) -> MemoryClass {
         if self.file.is_some() { MemoryClass::Shared } else { MemoryClass::Private }
+    }
+
+    /// The file's length, where somebody has made it shorter than the pages that it is to hold.
+    pub(crate) fn truncated_bytes(&self) -> Option<u64> {
+        let len = self.file.as_ref()?.metadata().ok()?.len();
+        (len < self.len_bytes() as u64).then_some(len)
     }
 
     /// The hugetlbfs directory whose mount holds the file: what [`supply::diagnose`] wants to know.
@@ -206,22 +224,21 @@ impl Request<'_> {
 
     fn with_length(&self, fd: OwnedFd, directory: Option<&Path>) -> Result<File> {
         let file = File::from(fd);
+        self.check_length()?;
         file.set_len(self.bytes).map_err(|error| self.refused(errno_of(&error), directory))?;
         Ok(file)
     }
 
+    fn check_length(&self) -> Result<()> {
+        match supply::diagnosis::file_size(self.bytes) {
+            None => Ok(()),
+            limit => Err(Error::new(Operation::CreateBacking, self.subject()).os(sys::EFBIG).limited_by(limit)),
+        }
+    }
+
     fn no_mount(&self) -> Error {
-        let size = self.page_size;
-        let missing = supply::diagnose(sys::ENODEV, size, self.bytes, None);
-        let subject = match &missing {
-            Some(_) => self.subject(),
-            None => format!(
-                "{}: there is no mount with that page size; make one (mount -t hugetlbfs -o pagesize={size} none DIR) or \
-                 use a memfd, which needs none",
-                self.subject()
-            ),
-        };
-        Error::new(Operation::CreateBacking, subject).limited_by(missing)
+        let missing = supply::no_mount(self.page_size, self.bytes);
+        Error::new(Operation::CreateBacking, self.subject()).limited_by(Some(missing))
     }
 
     fn refused(&self, errno: Errno, directory: Option<&Path>) -> Error {

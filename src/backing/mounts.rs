@@ -68,6 +68,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    /// Experiments: 44, 45.
     #[test]
     fn the_file_system_is_believed_and_not_the_options() {
         let table = "1 0 0:1 / /small rw - hugetlbfs none rw,size=4194304\n\

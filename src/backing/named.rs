@@ -30,6 +30,16 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
     })
 }
 
+/// The names of this user's arenas whose files are in some mount, in no order.
+pub(crate) fn names() -> Vec<String> {
+    let sizes = crate::supply::page_sizes();
+    let mounts = sizes.into_iter().filter(|size| size.is_huge()).flat_map(|size| mounts::find(&ThisMachine, size));
+    let files = mounts.flat_map(|mount| fs::read_dir(mount.path).into_iter().flatten().flatten());
+    let own = files
+        .filter(|file| file.metadata().is_ok_and(|found| found.is_file() && found.uid() == process::effective_user()));
+    own.filter_map(|file| file.file_name().to_str()?.strip_prefix(PREFIX).map(str::to_owned)).collect()
+}
+
 /// The directories in which a new file of pages of `page_size` may be made, best first.
 ///
 /// # Errors
@@ -60,6 +70,18 @@ pub(crate) fn refused(error: &std::io::Error, path: &Path, page_size: PageSize, 
         Ok(request) => request.refused(errno_of(error), path.parent()),
         Err(error) => error,
     }
+}
+
+/// Gives the file at `path` its length.
+///
+/// # Errors
+///
+/// [`Operation::CreateBacking`], with the limit that bound.
+pub(crate) fn set_length(file: &File, path: &Path, page_size: PageSize, pages: usize) -> Result<()> {
+    let kind = BackingKind::Hugetlbfs { dir: path.parent().map(Path::to_path_buf) };
+    let request = Request::new(&kind, page_size, pages)?;
+    request.check_length()?;
+    file.set_len(request.bytes).map_err(|error| refused(&error, path, page_size, pages))
 }
 
 /// The page size of the hugetlbfs directory that holds `path`; `None` when it is on another file system.
@@ -98,7 +120,12 @@ impl Backing {
 
     /// Whether the file has all its pages, so that touching one takes none from the pool.
     pub(crate) fn is_allocated(&self) -> bool {
-        let metadata = self.file.as_ref().and_then(|file| file.metadata().ok());
-        metadata.is_some_and(|file| file.blocks().checked_mul(512) == Some(self.len_bytes() as u64))
+        self.allocated_pages().is_ok_and(|pages| pages == self.pages)
+    }
+
+    /// How many pages the file has.
+    pub(crate) fn allocated_pages(&self) -> std::io::Result<usize> {
+        let blocks = self.file.as_ref().map_or(Ok(0), |file| file.metadata().map(|found| found.blocks()))?;
+        Ok(usize::try_from(blocks.saturating_mul(512) / self.page_size.bytes() as u64).unwrap_or(usize::MAX))
     }
 }

@@ -129,6 +129,8 @@ fn binds(limit: &Limit, page: u64) -> Finding {
     let (available, needed) = (limit.available_bytes / page, limit.needed_bytes.div_ceil(page));
     let what = match limit.kind {
         LimitKind::PageSizeMissing => "this kernel has no pages of that size".into(),
+        LimitKind::MountMissing => "there is no hugetlbfs with pages of that size there".into(),
+        LimitKind::Permission => "this process is not allowed to make files of huge pages there".into(),
         kind => format!("{kind} allows {available} of {needed} pages"),
     };
     let why = format!("{}: {} bytes available, {} needed", limit.source, limit.available_bytes, limit.needed_bytes);
@@ -206,7 +208,9 @@ fn mounts(facts: &Facts) -> impl Iterator<Item = Finding> {
     let size = facts.page_size;
     let own = || facts.mounts.iter().filter(move |mount| mount.page_size == size);
     let none = own().next().is_none() && facts.supply.pool(size).is_some();
-    let small = own().filter_map(move |mount| {
+    // Of the directory that was asked about, that is a limit.
+    let others = own().filter(|_| facts.directory.is_none());
+    let small = others.filter_map(move |mount| {
         let room = mount.room_bytes.filter(|&room| room < facts.needed_bytes)?;
         let what = format!("files in {} can have {room} bytes more", mount.path.display());
         let why = "size= of the mount; memfds, the default, are not limited by it";

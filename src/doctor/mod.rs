@@ -2,6 +2,8 @@
 //!
 //! [`Facts::collect`] reads; [`judge`] decides, from the facts alone. Neither changes anything, and neither needs
 //! privileges: what an unprivileged process cannot read does not limit it either. The figures are those of one moment.
+//!
+#![doc = include_str!("faults.md")]
 
 mod holders;
 mod judgement;
@@ -37,9 +39,11 @@ pub struct Facts {
     pub page_size: PageSize,
     /// Bytes asked about: whole pages.
     pub needed_bytes: u64,
+    /// The directory that files of pages are to be in; without one, memfds and anonymous memory are asked about.
+    pub directory: Option<PathBuf>,
     /// Pools, nodes, cgroups, resource limits, transparent huge pages.
     pub supply: Supply,
-    /// Every limit on memfds and anonymous memory of that page size, also those that allow what is asked.
+    /// Every limit on such files, or on memfds and anonymous memory, also those that allow what is asked.
     pub limits: Vec<Limit>,
     /// hugetlbfs mounts with pages of every size, in the order of the sizes.
     pub mounts: Vec<HugeMount>,
@@ -67,10 +71,17 @@ impl Facts {
     /// As for [`Supply`]; proc_meminfo(5), mount_namespaces(7).
     #[must_use]
     pub fn collect(page_size: PageSize, needed_bytes: u64) -> Facts {
-        Facts::of(&ThisMachine, page_size, needed_bytes)
+        Facts::of(&ThisMachine, page_size, needed_bytes, None)
     }
 
-    fn of(machine: &dyn Machine, page_size: PageSize, needed_bytes: u64) -> Facts {
+    /// As [`collect`](Self::collect), for files in a directory on hugetlbfs, as named arenas are: its mount's `size=`
+    /// and its permissions count as well.
+    #[must_use]
+    pub fn collect_in(directory: impl Into<PathBuf>, page_size: PageSize, needed_bytes: u64) -> Facts {
+        Facts::of(&ThisMachine, page_size, needed_bytes, Some(directory.into()))
+    }
+
+    fn of(machine: &dyn Machine, page_size: PageSize, needed_bytes: u64, directory: Option<PathBuf>) -> Facts {
         let page = page_size.bytes() as u64;
         // What does not fit an address is more than any limit, rounded or not.
         let needed_bytes = needed_bytes.max(1).checked_next_multiple_of(page).unwrap_or(u64::MAX);
@@ -78,7 +89,8 @@ impl Facts {
         Facts {
             page_size,
             needed_bytes,
-            limits: supply::limits_on(machine, page_size, needed_bytes),
+            limits: supply::limits_on(machine, page_size, needed_bytes, directory.as_deref()),
+            directory,
             mounts: all_mounts(machine),
             memory_available_bytes: memory_available(machine),
             supply,

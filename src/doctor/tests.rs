@@ -23,7 +23,7 @@ fn machine() -> FakeMachine {
 }
 
 fn report(machine: &FakeMachine, mib: u64) -> Report {
-    judge(&Facts::of(machine, SIZE, mib * MIB))
+    judge(&Facts::of(machine, SIZE, mib * MIB, None))
 }
 
 /// The weights and the words of what was found.
@@ -48,12 +48,13 @@ fn where_nothing_is_in_the_way_nothing_is_found() {
 #[test]
 fn one_page_is_asked_about_unless_more_are() {
     for (bytes, pages) in [(0, 1), (1, 1), (2 * MIB, 1), (2 * MIB + 1, 2)] {
-        assert_eq!(judge(&Facts::of(&machine(), SIZE, bytes)).needed_pages, pages);
+        assert_eq!(judge(&Facts::of(&machine(), SIZE, bytes, None)).needed_pages, pages);
     }
-    let report = judge(&Facts::of(&machine(), SIZE, u64::MAX));
+    let report = judge(&Facts::of(&machine(), SIZE, u64::MAX, None));
     assert!(!report.can_be_had() && report.available_pages == 16, "{report}");
 }
 
+/// Experiments: 5.
 #[test]
 fn the_tightest_of_several_limits_is_named_first_and_each_has_a_remedy() {
     let mut machine = cgroup(machine(), 8);
@@ -73,6 +74,26 @@ fn a_cgroup_without_a_limit_is_none() {
 }
 
 #[test]
+fn a_directory_brings_its_mounts_size_and_its_permissions() {
+    let judge_in = |machine: &FakeMachine, path: &str| judge(&Facts::of(machine, SIZE, 8 * MIB, Some(path.into())));
+    let small = machine().with_hugetlbfs("/dev/huge", 2 * MIB, [4, 3]).with_hugetlbfs("/dev/large", 1 << 30, [0, 0]);
+    let small_mount = judge_in(&small, "/dev/huge");
+    assert_eq!((small_mount.available_pages, small_mount.tightest.unwrap().kind), (3, LimitKind::MountSize));
+    assert_eq!(small_mount.findings.len(), 1, "not a warning as well");
+    for (path, why) in [("/dev/large", "another size"), ("/tmp", "no hugetlbfs")] {
+        let limit = judge_in(&small, path).tightest.unwrap();
+        assert!(limit.kind == LimitKind::MountMissing && limit.source.contains(why), "{limit}");
+    }
+    let mut denied = machine();
+    denied.denied = Some(crate::sys::EROFS);
+    let limit = judge_in(&denied, "/dev/huge").tightest.unwrap();
+    assert_eq!((limit.kind, limit.remedy.as_str()), (LimitKind::Permission, "mount -o remount,rw /dev/huge"));
+    denied.denied = Some(crate::sys::EPERM);
+    let limit = report(&denied, 2).tightest.unwrap();
+    assert!(limit.kind == LimitKind::Permission && limit.remedy.contains("seccomp"), "{limit}");
+}
+
+#[test]
 fn a_limit_that_allows_enough_binds_no_one() {
     let report = report(&cgroup(machine(), 8), 8);
     assert!(report.can_be_had() && report.findings.is_empty(), "{report}");
@@ -81,10 +102,10 @@ fn a_limit_that_allows_enough_binds_no_one() {
 
 #[test]
 fn a_size_that_the_kernel_lacks_is_said_to_be_missing() {
-    let report = judge(&Facts::of(&machine(), PageSize::HUGE_1G, 1));
+    let report = judge(&Facts::of(&machine(), PageSize::HUGE_1G, 1, None));
     assert_eq!(found(&report)[0], (Weight::Binds, "this kernel has no pages of that size"));
     assert_eq!(report.findings[0].remedy.as_deref(), Some("use one of 2M"));
-    let report = judge(&Facts::of(&FakeMachine::default(), SIZE, 1));
+    let report = judge(&Facts::of(&FakeMachine::default(), SIZE, 1, None));
     assert!(!report.can_be_had(), "{report}");
 }
 

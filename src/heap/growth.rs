@@ -4,20 +4,14 @@
 //! (hugetlb mappings never merge) and of system calls grows with the logarithm of the heap. What a step takes
 //! beyond the need is never more than half of the free huge pages: other processes live here too.
 //!
-//! Page sizes are tried in a stated order: 2 MiB hugetlb, transparent huge pages, base pages. Falling is
-//! counted and shown by [`HeapStats`](super::HeapStats); a pool that was found empty is not asked again for the
-//! next few steps.
+//! On which pages a step lies is for [`commit`](super::commit) to find out.
 
 use super::Heap;
+use super::commit::Pages;
+use super::options::Options;
 use super::runs::{self, mark_used};
 use super::space::{Backing, CHUNK_BYTES, CHUNK_UNITS, EAGER_CHUNKS, Kind, Space};
-use crate::error::Errno;
-use crate::page_size::PageSize;
-use crate::supply;
-use crate::sys::{EFAULT, memory};
 
-/// Steps that do not ask for hugetlb pages after a step that got none.
-const HUGE_SKIPS: u32 = 8;
 /// The most that a step takes beyond the need: bounds the stall of the thread that pays for the step.
 const EXTRA_CHUNKS_MAX: u32 = EAGER_CHUNKS;
 /// Address space kept behind a block that has to move to grow, as a multiple of the block.
@@ -33,28 +27,18 @@ pub(crate) struct Growth {
     /// No chunk below this is vacant.
     holes_from: u32,
     /// Chunks committed, by [`Backing`].
-    chunks: [u32; 5],
-    /// Steps still to go without asking for hugetlb pages.
-    huge_skips: u32,
-    /// Whether the kernel has transparent huge pages on; unknown before the first fall.
-    transparent: Option<bool>,
-    /// Steps that did not get the best page size.
-    fallbacks: u64,
-    /// Why the last one did not.
-    last_failure: Option<Errno>,
+    chunks: [u32; Backing::RAW_END],
+    /// Which kinds of pages to ask for, and what came of it.
+    pub(crate) pages: Pages,
 }
 
 impl Growth {
     pub(crate) const fn new() -> Growth {
-        Growth {
-            top: 0,
-            holes_from: 0,
-            chunks: [0; 5],
-            huge_skips: 0,
-            transparent: None,
-            fallbacks: 0,
-            last_failure: None,
-        }
+        Growth { top: 0, holes_from: 0, chunks: [0; Backing::RAW_END], pages: Pages::new() }
+    }
+
+    pub(crate) fn set_options(&mut self, options: Options) {
+        self.pages.set_options(options);
     }
 
     /// The first chunk above everything given out.
@@ -64,7 +48,7 @@ impl Growth {
 
     /// Chunks committed on `backing`.
     pub(crate) fn chunks_on(&self, backing: Backing) -> u32 {
-        self.chunks[backing as usize]
+        self.chunks[usize::from(backing.to_raw())]
     }
 
     /// Chunks committed.
@@ -72,19 +56,34 @@ impl Growth {
         self.chunks.iter().sum()
     }
 
-    /// Steps that fell to a smaller page size, and why the last one did.
-    pub(crate) fn fallbacks(&self) -> (u64, Option<Errno>) {
-        (self.fallbacks, self.last_failure)
+    /// Chunks that may still be committed.
+    pub(crate) fn allowed_chunks(&self) -> u64 {
+        (self.pages.options().limit_bytes / CHUNK_BYTES as u64).saturating_sub(u64::from(self.committed()))
+    }
+
+    /// A plan with no more extra than the limit allows, if it allows the need.
+    pub(crate) fn within_limit(&self, plan: Plan) -> Option<Plan> {
+        let beyond = self.allowed_chunks().checked_sub(u64::from(plan.need))?;
+        Some(Plan { extra: plan.extra.min(beyond.min(u64::from(u32::MAX)) as u32), ..plan })
+    }
+
+    /// Counts what was committed in vacant chunks, or in room.
+    pub(crate) fn count_committed(&mut self, first: u32, count: u32, backing: Backing) {
+        self.chunks[usize::from(backing.to_raw())] += count;
+        if first > self.top {
+            self.holes_from = self.holes_from.min(self.top);
+        }
+        self.top = self.top.max(first + count);
     }
 
     /// Addresses at the top for `count` chunks, the first a multiple of `align`.
-    fn at_top(&self, space: &Space, count: u32, align: u32) -> Option<u32> {
+    pub(crate) fn at_top(&self, space: &Space, count: u32, align: u32) -> Option<Plan> {
         let first = self.top.checked_next_multiple_of(align)?;
-        (first.checked_add(count)? <= space.chunk_count()).then_some(first)
+        (first.checked_add(count)? <= space.chunk_count()).then(|| Plan::of_chunks(first, count))
     }
 
     /// The same where chunks below the top were given back, lowest first.
-    fn find_hole(&mut self, space: &Space, count: u32, align: u32) -> Option<u32> {
+    fn find_hole(&mut self, space: &Space, count: u32, align: u32) -> Option<Plan> {
         let is_vacant = |chunk: &u32| space.backing(*chunk) == Backing::Vacant;
         self.holes_from = (self.holes_from..self.top).find(is_vacant).unwrap_or(self.top);
         let mut hole = self.holes_from;
@@ -93,7 +92,7 @@ impl Growth {
             let end = (hole..self.top).find(|chunk| !is_vacant(chunk)).unwrap_or(space.chunk_count());
             let first = hole.next_multiple_of(align);
             if first.checked_add(count)? <= end {
-                return Some(first);
+                return Some(Plan::of_chunks(first, count));
             }
             hole = (end..self.top).find(is_vacant).unwrap_or(self.top);
         }
@@ -119,8 +118,7 @@ impl Growth {
         let mut is_kept = false;
         for chunk in 0..self.top {
             if space.backing(chunk) != Backing::Room {
-                is_kept = space.backing(chunk).is_committed()
-                    && space.unit((chunk + 1) * CHUNK_UNITS - 1).kind() == Kind::Run;
+                is_kept = space.is_committed(chunk) && space.unit((chunk + 1) * CHUNK_UNITS - 1).kind() == Kind::Run;
             } else if all || !is_kept {
                 self.vacate(space, chunk, 1);
             }
@@ -137,25 +135,23 @@ impl Growth {
     }
 }
 
-/// Where a step goes.
-struct Plan {
+/// Where a step goes, in whole pages of the size it is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
     /// First unit of the run asked for: in `first`, or in the free tail just before it.
-    start: u32,
+    pub(crate) start: u32,
     /// First chunk to commit.
-    first: u32,
+    pub(crate) first: u32,
     /// Chunks that the run needs.
-    need: u32,
+    pub(crate) need: u32,
     /// Chunks to commit beyond the need, if they can be had.
-    extra: u32,
+    pub(crate) extra: u32,
 }
 
-/// How many of `extra` chunks a step may take from the pool besides the `need`: at most half of what is free.
-fn spare_chunks(need: u32, extra: u32) -> u32 {
-    if extra == 0 {
-        return 0;
+impl Plan {
+    fn of_chunks(first: u32, need: u32) -> Plan {
+        Plan { start: first * CHUNK_UNITS, first, need, extra: 0 }
     }
-    let free = supply::available_pages_now(PageSize::HUGE_2M).unwrap_or(0);
-    (free / 2).saturating_sub(u64::from(need)).min(u64::from(extra)) as u32
 }
 
 impl Heap {
@@ -168,8 +164,8 @@ impl Heap {
             if let Some(start) = self.runs.lock().take_thoroughly(space, units, align) {
                 return Some(start);
             }
-            let plan = self.plan(space, &mut growth, units, align)?;
-            let (count, backing) = self.commit(space, &mut growth, plan.first, plan.need, plan.extra)?;
+            let place = |growth: &mut Growth, in_page| self.plan(space, growth, (units, align), in_page);
+            let (plan, count, backing) = self.commit_best(space, &mut growth, place)?;
             let mut runs = self.runs.lock();
             space.set_backing(plan.first, count, backing);
             let free = runs.insert(space, plan.first * CHUNK_UNITS, count * CHUNK_UNITS);
@@ -182,24 +178,35 @@ impl Heap {
     }
 
     /// Commits memory at the top for a block of `units` that has moved because it grew, and keeps room behind
-    /// it: address space is cheap, and the next time it grows where it is. The block gets whole chunks.
+    /// it: address space is cheap, and the next time it grows where it is. The block gets whole chunks. Not where
+    /// the best pages are much longer than the block: that shares one with others.
     pub(crate) fn grow_with_room(&self, space: &Space, units: u32) -> Option<u32> {
         let mut growth = self.growth.lock();
-        let need = units.div_ceil(CHUNK_UNITS);
-        let room = need.checked_mul(ROOM_FACTOR)?.min(ROOM_CHUNKS_MAX);
-        let first = growth.top;
-        let end = first.checked_add(need)?.checked_add(room)?;
+        let chunks = units.div_ceil(CHUNK_UNITS);
         // At most an eighth of what is left for one block.
-        if end > space.chunk_count() || room > (space.chunk_count() - first) / 8 {
-            return None;
-        }
-        let (_, backing) = self.commit(space, &mut growth, first, need, 0)?;
-        space.set_backing(first + need, room, Backing::Room);
-        growth.top = end;
-        let runs = self.runs.lock();
+        let room = |first: u32, need: u32| {
+            let room = need.checked_mul(ROOM_FACTOR)?.min(ROOM_CHUNKS_MAX);
+            let end = first.checked_add(need)?.checked_add(room)?;
+            (end <= space.chunk_count() && room <= (space.chunk_count() - first) / 8).then_some(room)
+        };
+        let mut is_long_enough = true;
+        let place = |growth: &mut Growth, in_page| {
+            let need = chunks.checked_next_multiple_of(in_page)?;
+            is_long_enough &= (need - chunks) <= chunks / 8;
+            let plan = growth.at_top(space, need, in_page).filter(|_| is_long_enough)?;
+            room(plan.first, need).map(|_| plan)
+        };
+        let (plan, need, backing) = self.commit_best(space, &mut growth, place)?;
+        let (first, end) = (plan.first, plan.first + need);
+        let room = room(first, need).unwrap_or(0);
+        space.set_backing(end, room, Backing::Room);
+        growth.top = growth.top.max(end + room);
+        let mut runs = self.runs.lock();
         space.set_backing(first, need, backing);
         mark_used(space, first * CHUNK_UNITS, need * CHUNK_UNITS);
-        drop(runs);
+        if need > chunks {
+            runs.shrink(space, first * CHUNK_UNITS, need * CHUNK_UNITS, chunks * CHUNK_UNITS);
+        }
         Some(first * CHUNK_UNITS)
     }
 
@@ -224,20 +231,25 @@ impl Heap {
             runs.extend(space, start, len, free);
         }
         drop(runs);
-        let committed = self.commit(space, &mut growth, first, need, 0);
+        let place = |growth: &mut Growth, in_page| {
+            let need = need.checked_next_multiple_of(in_page)?;
+            let fits = first.is_multiple_of(in_page) && growth.may_grow_into(space, first, need);
+            fits.then(|| Plan::of_chunks(first, need))
+        };
+        let committed = self.commit_best(space, &mut growth, place);
         let mut runs = self.runs.lock();
-        let Some((_, backing)) = committed else {
+        let Some((_, got, backing)) = committed else {
             if free > 0 {
                 runs.shrink(space, start, held, len);
             }
             return None;
         };
-        space.set_backing(first, need, backing);
-        let held = held + need * CHUNK_UNITS;
+        space.set_backing(first, got, backing);
+        let held = held + got * CHUNK_UNITS;
         mark_used(space, start, held);
         // Units behind the block would soon be somebody else's; a long block keeps them for its next step.
         let wanted = len + more;
-        if (held - wanted) * 8 > wanted {
+        if held - wanted > wanted / 8 {
             runs.shrink(space, start, held, wanted);
             return Some(wanted);
         }
@@ -267,16 +279,16 @@ impl Heap {
         let mut bytes = 0;
         loop {
             let mut runs = self.runs.lock();
-            let Some(free) = runs.with_whole_chunk(space) else {
+            let found = runs.find_map(space, CHUNK_UNITS, |start, len| {
+                let (first, count) = whole_pages(space, start, len)?;
+                Some(((start, len), first, count))
+            });
+            let Some((free, first, count)) = found else {
                 drop(runs);
                 growth.release_rooms(space, false);
                 return bytes;
             };
-            // One backing at a time: what is recorded per chunk must stay true if the call fails.
-            let first = free.0.div_ceil(CHUNK_UNITS);
             let backing = space.backing(first);
-            let whole = (free.0 + free.1) / CHUNK_UNITS;
-            let count = (first..whole).take_while(|chunk| space.backing(*chunk) == backing).count() as u32;
             runs.take_part(space, free, first * CHUNK_UNITS, count * CHUNK_UNITS);
             growth.vacate(space, first, count);
             drop(runs);
@@ -288,36 +300,43 @@ impl Heap {
                 runs.insert(space, first * CHUNK_UNITS, count * CHUNK_UNITS);
                 return bytes;
             }
-            growth.chunks[backing as usize] -= count;
+            growth.chunks[usize::from(backing.to_raw())] -= count;
             bytes += count as usize * CHUNK_BYTES;
         }
     }
 
-    /// Where the next step goes: into a hole, else to the top, there joined with the free units that end at it.
-    fn plan(&self, space: &Space, growth: &mut Growth, units: u32, align: u32) -> Option<Plan> {
-        let need = units.div_ceil(CHUNK_UNITS);
-        let align_chunks = align.div_ceil(CHUNK_UNITS);
-        if let Some(first) = growth.find_hole(space, need, align_chunks) {
-            return Some(Plan { start: first * CHUNK_UNITS, first, need, extra: 0 });
+    /// Where the next step goes, with pages of `in_page` chunks, for a run of so many units at that alignment: into
+    /// a hole, else to the top, there joined with the free units that end at it.
+    fn plan(&self, space: &Space, growth: &mut Growth, (units, align): (u32, u32), in_page: u32) -> Option<Plan> {
+        let need = units.div_ceil(CHUNK_UNITS).checked_next_multiple_of(in_page)?;
+        let align_chunks = align.div_ceil(CHUNK_UNITS).max(in_page);
+        if let Some(plan) = growth.find_hole(space, need, align_chunks) {
+            return Some(plan);
         }
         let top = growth.top;
-        let tail = if align == 1 { self.tail_units(space, top).min(units - 1) } else { 0 };
-        let joined = (units - tail).div_ceil(CHUNK_UNITS);
-        let (start, first, need) = if align == 1 && top.checked_add(joined)? <= space.chunk_count() {
-            (top * CHUNK_UNITS - tail, top, joined)
+        let joins = align == 1 && top.is_multiple_of(in_page);
+        let tail = if joins { self.tail_units(space, top).min(units - 1) } else { 0 };
+        let joined = (units - tail).div_ceil(CHUNK_UNITS).checked_next_multiple_of(in_page)?;
+        let plan = if joins && top.checked_add(joined)? <= space.chunk_count() {
+            Plan { start: top * CHUNK_UNITS - tail, ..Plan::of_chunks(top, joined) }
         } else {
-            let first = growth.at_top(space, need, align_chunks).or_else(|| {
+            growth.at_top(space, need, align_chunks).or_else(|| {
                 // Room is a favour; an allocation comes first.
                 growth.release_rooms(space, true);
                 growth.find_hole(space, need, align_chunks).or_else(|| growth.at_top(space, need, align_chunks))
-            })?;
-            (first * CHUNK_UNITS, first, need)
+            })?
         };
+        let extra = if in_page == 1 { self.extra_chunks(space, growth, &plan) } else { 0 };
+        Some(Plan { extra, ..plan })
+    }
+
+    /// Chunks that a step takes beyond its need: to an eighth of what is live.
+    fn extra_chunks(&self, space: &Space, growth: &Growth, plan: &Plan) -> u32 {
         let live = u64::from(growth.committed()) * u64::from(CHUNK_UNITS) - self.runs.lock().free_units();
         let eighth = (live / 8 / u64::from(CHUNK_UNITS)) as u32;
-        let beyond = if first + need >= growth.top { space.chunk_count() - (first + need) } else { 0 };
-        let extra = eighth.saturating_sub(need).min(EXTRA_CHUNKS_MAX).min(beyond);
-        Some(Plan { start, first, need, extra })
+        let end = plan.first + plan.need;
+        let beyond = if end >= growth.top { space.chunk_count() - end } else { 0 };
+        eighth.saturating_sub(plan.need).min(EXTRA_CHUNKS_MAX).min(beyond)
     }
 
     /// Free units that end at the top, and so join with what is committed there.
@@ -325,67 +344,27 @@ impl Heap {
         let _runs = self.runs.lock();
         runs::free_before(space, top * CHUNK_UNITS).map_or(0, |start| top * CHUNK_UNITS - start)
     }
-
-    /// Commits `need` chunks from `first` on, and up to `extra` more, on the best pages to be had.
-    fn commit(&self, space: &Space, growth: &mut Growth, first: u32, need: u32, extra: u32) -> Option<(u32, Backing)> {
-        let allowed = (self.limit_bytes() / CHUNK_BYTES as u64).saturating_sub(u64::from(growth.committed()));
-        if u64::from(need) > allowed {
-            return None;
-        }
-        let extra = extra.min((allowed - u64::from(need)).min(u64::from(u32::MAX)) as u32);
-        let got = self.commit_huge(space, growth, first, need, extra).map(|count| (count, Backing::Huge));
-        let (count, backing) = match got {
-            None if self.is_strict() => return None,
-            None => commit_ordinary(space, growth, first, need, extra)?,
-            Some(got) => got,
-        };
-        growth.chunks[backing as usize] += count;
-        if first > growth.top {
-            growth.holes_from = growth.holes_from.min(growth.top);
-        }
-        growth.top = growth.top.max(first + count);
-        Some((count, backing))
-    }
-
-    #[expect(unsafe_code)]
-    fn commit_huge(&self, space: &Space, growth: &mut Growth, first: u32, need: u32, extra: u32) -> Option<u32> {
-        if growth.huge_skips > 0 && !self.is_strict() {
-            growth.huge_skips -= 1;
-            growth.fallbacks += 1;
-            return None;
-        }
-        let mut count = need + spare_chunks(need, extra);
-        loop {
-            // SAFETY: the growth lock is held by our caller, and `first` on is vacant or room.
-            match unsafe { space.commit(first, count, Backing::Huge) } {
-                Ok(()) => return Some(count),
-                Err(_) if count > need => count = need,
-                Err(errno) => {
-                    // A long block that does not fit says nothing about the pool. One page does; and where a
-                    // cgroup refuses pages one by one, each try clears those that it does not refuse.
-                    if need == 1 || errno == EFAULT {
-                        growth.huge_skips = HUGE_SKIPS;
-                    }
-                    growth.fallbacks += 1;
-                    growth.last_failure = Some(errno);
-                    return None;
-                }
-            }
-        }
-    }
 }
 
-/// Commits memory that is not hugetlb: with the extra if it can be had, transparent huge pages if they are on.
-#[expect(unsafe_code)]
-fn commit_ordinary(space: &Space, growth: &mut Growth, first: u32, need: u32, extra: u32) -> Option<(u32, Backing)> {
-    // What exceeds the machine would be granted, and then end in an OOM kill.
-    let total = memory::total_memory_bytes();
-    if total != 0 && u64::from(need) * CHUNK_BYTES as u64 > total {
-        return None;
+/// The first whole pages in a free run, as first chunk and count: of one backing, because what is recorded for each
+/// chunk has to stay true if giving them back fails.
+fn whole_pages(space: &Space, start: u32, len: u32) -> Option<(u32, u32)> {
+    let end = (start + len) / CHUNK_UNITS;
+    let mut first = start.div_ceil(CHUNK_UNITS);
+    while first < end {
+        let backing = space.backing(first);
+        let in_page = backing.page_chunks();
+        let aligned = first.next_multiple_of(in_page);
+        if aligned == first {
+            let same = (first..end).take_while(|chunk| space.backing(*chunk) == backing).count() as u32;
+            let count = same / in_page * in_page;
+            if count > 0 {
+                return Some((first, count));
+            }
+            first += same;
+        } else {
+            first = aligned;
+        }
     }
-    let transparent = *growth.transparent.get_or_insert_with(supply::transparent_huge_now);
-    let backing = if transparent { Backing::Transparent } else { Backing::Base };
-    let tries = [(need + extra, backing), (need, backing), (need, Backing::Base)];
-    // SAFETY: as in `commit_huge`.
-    tries.into_iter().find(|(count, backing)| unsafe { space.commit(first, *count, *backing) }.is_ok())
+    None
 }

@@ -8,17 +8,15 @@
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use crate::sync::AtomicU32;
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{SPINS, spin_loop};
 use crate::sys::process;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
-
-/// Tries before a thread goes to sleep: critical sections here are tens to hundreds of nanoseconds.
-const SPINS: u32 = 100;
 
 /// A value that one thread at a time may use. Allocates nothing, poisons nothing, and can be held across fork.
 ///
@@ -68,7 +66,7 @@ impl<T> Lock<T> {
     #[cold]
     fn acquire_slow(&self) {
         for _ in 0..SPINS {
-            std::hint::spin_loop();
+            spin_loop();
             if self.word.load(Relaxed) == FREE && self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok() {
                 return;
             }

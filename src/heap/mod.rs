@@ -14,13 +14,20 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(feature = "allocator-api2")]
+mod allocator;
 mod central;
+mod checks;
+mod commit;
+mod current;
 mod fork;
 mod growth;
 mod large;
 mod lock;
+mod options;
 mod runs;
 mod size_class;
+mod sizeless;
 mod space;
 mod span;
 mod stats;
@@ -31,22 +38,24 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::memops::FirstTouch;
 use crate::sys::process::ThreadKey;
 use central::Central;
 use growth::Growth;
 use lock::Lock;
+use options::Options;
 use runs::Runs;
 use size_class::{CLASS, CLASSES};
 use space::{CHUNK_BYTES, CHUNK_UNITS, Space};
-pub use stats::HeapStats;
+pub use stats::{HeapStats, HeldPages};
 
 /// A global allocator on huge pages.
 ///
 /// Works without set-up and without privileges: 2 MiB pages where the pool has them, else transparent huge
-/// pages, else base pages; [`stats`](Self::stats) says what was obtained and what would improve it. Memory is
+/// pages, else base pages ([`page_sizes`](Self::page_sizes) is for other orders); [`stats`](Self::stats) says what was
+/// obtained and what would improve it. Memory is
 /// private to the process (copied on write after fork), populated when the heap grows, and kept until
 /// [`trim`](Self::trim) or exit.
 ///
@@ -65,6 +74,11 @@ pub use stats::HeapStats;
 /// Returns null when the limit or the system is exhausted, and never panics or unwinds. A double free, a foreign
 /// pointer or a wrong layout is undefined behaviour as for any allocator; where the heap notices, it aborts.
 ///
+/// In debug builds, and in others with the crate's feature `hardened`, every free and resize is checked: a double free,
+/// a pointer that is not from the heap or not the start of a block, and a layout of another size class abort at once
+/// with one line on standard error that says which, and freed memory is filled with `0xDE` (the first 256 KiB of
+/// longer blocks). That costs a bit for each 8 bytes and a few nanoseconds a call; without it nothing.
+///
 /// # Examples
 ///
 /// ```
@@ -77,10 +91,9 @@ pub use stats::HeapStats;
 /// assert_eq!(numbers.iter().sum::<u64>(), 4_999_950_000);
 /// println!("{}", GLOBAL.stats());
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct HugeAlloc {
-    limit_bytes: u64,
-    strict: bool,
+    options: Options,
 }
 
 impl Default for HugeAlloc {
@@ -90,27 +103,6 @@ impl Default for HugeAlloc {
 }
 
 impl HugeAlloc {
-    /// The defaults: no limit, fallback allowed.
-    #[must_use]
-    pub const fn new() -> HugeAlloc {
-        HugeAlloc { limit_bytes: u64::MAX, strict: false }
-    }
-
-    /// Never holds more than `bytes` of memory, rounded down to 2 MiB: an allocation that needs more gets null. The
-    /// heap's tables, a hundredth of that in ordinary memory, are not counted.
-    #[must_use]
-    pub const fn limit(mut self, bytes: u64) -> HugeAlloc {
-        self.limit_bytes = bytes;
-        self
-    }
-
-    /// Huge pages from the pool or nothing: null instead of transparent huge pages or base pages.
-    #[must_use]
-    pub const fn strict(mut self) -> HugeAlloc {
-        self.strict = true;
-        self
-    }
-
     /// Like `alloc_zeroed`, with the caller's hint where it will touch the block first: those bytes are cleared
     /// last and are in cache when the call returns. `alloc_zeroed` itself assumes the start of the block.
     ///
@@ -140,7 +132,7 @@ impl HugeAlloc {
     #[inline]
     pub unsafe fn alloc_zeroed_hint(&self, layout: Layout, touch: FirstTouch) -> *mut u8 {
         if size_class::of(layout) >= CLASSES {
-            return large::alloc_zeroed(self, layout, touch);
+            return checks::note_alloc(large::alloc_zeroed(self, layout, touch));
         }
         // SAFETY: the caller's contract.
         let block = unsafe { self.alloc(layout) };
@@ -180,14 +172,16 @@ unsafe impl GlobalAlloc for HugeAlloc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let class = size_class::of(layout);
         if class >= CLASSES {
-            return large::alloc(self, layout);
+            return checks::note_alloc(large::alloc(self, layout));
         }
         let block = thread::pop(class);
-        if block.is_null() { thread::alloc_slow(self, class) } else { block }
+        checks::note_alloc(if block.is_null() { thread::alloc_slow(self, class) } else { block })
     }
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract.
+        unsafe { checks::check_free(block, layout) };
         let class = size_class::of(layout);
         if class >= CLASSES {
             large::dealloc(block);
@@ -207,6 +201,7 @@ unsafe impl GlobalAlloc for HugeAlloc {
         // SAFETY: the caller's contract: `new_size` rounded up to the alignment is at most `isize::MAX`.
         let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         let (old_class, new_class) = (size_class::of(layout), size_class::of(new_layout));
+        checks::check_live(block, layout);
         // The class of a small block is what its layout says, so another class means another block.
         if old_class == new_class && old_class < CLASSES {
             return block;
@@ -230,8 +225,11 @@ impl HugeAlloc {
         }
         // SAFETY: the caller's contract; the new block is another one, at least as long as what is copied.
         unsafe {
-            let new =
-                if was_large && is_large { large::alloc_to_grow(self, new_layout) } else { self.alloc(new_layout) };
+            let new = if was_large && is_large {
+                checks::note_alloc(large::alloc_to_grow(self, new_layout))
+            } else {
+                self.alloc(new_layout)
+            };
             if !new.is_null() {
                 ptr::copy_nonoverlapping(block, new, layout.size().min(new_layout.size()));
                 self.dealloc(block, layout);
@@ -250,8 +248,8 @@ struct Heap {
     space: OnceLock<Option<Space>>,
     /// Const after start: the pthread key whose destructor empties a thread's cache, plus one; 0 for none.
     exit_key: AtomicU32,
-    limit_bytes: AtomicU64,
-    strict: AtomicBool,
+    /// Room lent to thread caches beyond their own budgets.
+    lent_bytes: AtomicU64,
     growth: Lock<Growth>,
     centrals: [Lock<Central>; CLASSES],
     runs: Lock<Runs>,
@@ -262,8 +260,7 @@ impl Heap {
         Heap {
             space: OnceLock::new(),
             exit_key: AtomicU32::new(0),
-            limit_bytes: AtomicU64::new(u64::MAX),
-            strict: AtomicBool::new(false),
+            lent_bytes: AtomicU64::new(0),
             growth: Lock::new(Growth::new()),
             centrals: [const { Lock::new(Central::new()) }; CLASSES],
             runs: Lock::new(Runs::new()),
@@ -275,9 +272,10 @@ impl Heap {
         if let Some(space) = self.space.get() {
             return space.is_some();
         }
+        let mut is_first = false;
         let space = self.space.get_or_init(|| {
-            self.limit_bytes.store(config.limit_bytes, Relaxed);
-            self.strict.store(config.strict, Relaxed);
+            is_first = true;
+            self.growth.lock().set_options(config.options);
             // Before the first block: a lock that another thread holds at fork would stay held in the child.
             fork::register();
             // SAFETY: the only values stored under the key are caches, which is what the destructor takes.
@@ -286,6 +284,9 @@ impl Heap {
             }
             Space::new().ok()
         });
+        if is_first && let Some(space) = space {
+            self.grow_initially(space);
+        }
         space.is_some()
     }
 
@@ -293,14 +294,6 @@ impl Heap {
     #[inline]
     fn space(&self) -> Option<&Space> {
         self.space.get()?.as_ref()
-    }
-
-    fn limit_bytes(&self) -> u64 {
-        self.limit_bytes.load(Relaxed)
-    }
-
-    fn is_strict(&self) -> bool {
-        self.strict.load(Relaxed)
     }
 
     /// Has [`thread::at_thread_exit`] called with `cache` at the end of this thread.
@@ -343,13 +336,34 @@ impl Heap {
     /// somebody grows, no.
     fn is_mostly_free(&self) -> bool {
         const PLENTY_BYTES: u64 = 32 << 20;
-        let Some(growth) = self.growth.try_lock() else {
+        let Some(committed) = self.committed_bytes_now() else {
             return false;
         };
-        let committed = u64::from(growth.committed()) * CHUNK_BYTES as u64;
-        drop(growth);
         let free = self.runs.lock().free_units() * space::UNIT_BYTES as u64;
         free > PLENTY_BYTES.max(committed / 4)
+    }
+
+    /// What the heap holds; unknown while somebody grows.
+    fn committed_bytes_now(&self) -> Option<u64> {
+        Some(u64::from(self.growth.try_lock()?.committed()) * CHUNK_BYTES as u64)
+    }
+
+    /// Lets a thread cache have room for `bytes` more than its own budget, if all that is lent stays small beside
+    /// the heap: blocks of many sizes, or large ones, need caches in proportion to what is live.
+    fn lend_room(&self, bytes: usize) -> bool {
+        const LENT_BYTES: u64 = 1 << 20;
+        const LENT_PART: u64 = 16;
+        let Some(committed) = self.committed_bytes_now() else {
+            return false;
+        };
+        let allowed = LENT_BYTES + committed / LENT_PART;
+        let lend = |lent: u64| Some(lent + bytes as u64).filter(|lent| *lent <= allowed);
+        self.lent_bytes.fetch_update(Relaxed, Relaxed, lend).is_ok()
+    }
+
+    /// Takes back what [`lend_room`](Self::lend_room) gave.
+    fn return_room(&self, bytes: usize) {
+        self.lent_bytes.fetch_sub(bytes as u64, Relaxed);
     }
 
     /// Fills `out` with blocks of `class`, as far as they come without growing twice; returns how many, 0 only

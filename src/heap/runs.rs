@@ -108,21 +108,25 @@ impl Runs {
         self.insert(space, start + len, held - len);
     }
 
-    /// The first free run found that holds a whole chunk, as start and length.
-    pub(crate) fn with_whole_chunk(&self, space: &Space) -> Option<(u32, u32)> {
-        self.find_thoroughly(space, CHUNK_UNITS, CHUNK_UNITS)
-    }
-
     /// The first free run found, in bins of growing length, that holds `len` units at `align`.
     fn find_thoroughly(&self, space: &Space, len: u32, align: u32) -> Option<(u32, u32)> {
+        self.find_map(space, len, |run, run_len| fits(run, run_len, len, align).then_some((run, run_len)))
+    }
+
+    /// What `look` finds first in the free runs of at least `len` units, which it gets as start and length.
+    pub(crate) fn find_map<T>(
+        &self,
+        space: &Space,
+        len: u32,
+        mut look: impl FnMut(u32, u32) -> Option<T>,
+    ) -> Option<T> {
         for row in &self.heads[bin_of(len).0 as usize..] {
             for head in row {
                 let mut run = *head;
                 while run != NONE {
                     let unit = space.unit(run);
-                    let run_len = unit.len.load(Relaxed);
-                    if fits(run, run_len, len, align) {
-                        return Some((run, run_len));
+                    if let Some(found) = look(run, unit.len.load(Relaxed)) {
+                        return Some(found);
                     }
                     run = unit.next.load(Relaxed);
                 }
@@ -210,7 +214,7 @@ pub(crate) fn mark_used(space: &Space, start: u32, len: u32) {
 /// Start of the free run that ends just before `unit`.
 pub(crate) fn free_before(space: &Space, unit: u32) -> Option<u32> {
     let last = unit.checked_sub(1)?;
-    if !space.backing(last / CHUNK_UNITS).is_committed() {
+    if !space.is_committed(last / CHUNK_UNITS) {
         return None;
     }
     let last = space.unit(last);
@@ -219,7 +223,7 @@ pub(crate) fn free_before(space: &Space, unit: u32) -> Option<u32> {
 
 /// Length of the free run that starts at `unit`.
 pub(crate) fn free_at(space: &Space, unit: u32) -> Option<u32> {
-    if !space.backing(unit / CHUNK_UNITS).is_committed() {
+    if !space.is_committed(unit / CHUNK_UNITS) {
         return None;
     }
     let first = space.unit(unit);
@@ -306,16 +310,6 @@ mod tests {
         }
         assert_eq!(runs.take(&space, 70, 1), None, "a quick look finds only short ones of the bin");
         assert_eq!(runs.take_thoroughly(&space, 70, 1), Some(0));
-    }
-
-    #[test]
-    fn whole_chunks_are_found_for_trimming() {
-        let space = committed(3);
-        let mut runs = Runs::new();
-        runs.insert(&space, 1, 2 * CHUNK_UNITS - 2);
-        assert_eq!(runs.with_whole_chunk(&space), None);
-        runs.insert(&space, 2 * CHUNK_UNITS - 1, 1);
-        assert_eq!(runs.with_whole_chunk(&space), Some((1, 2 * CHUNK_UNITS - 1)));
     }
 
     proptest! {

@@ -49,9 +49,13 @@ impl Class {
         self.capacity.div_ceil(64) as usize
     }
 
-    /// Index of the block that starts `offset` bytes into its span.
-    pub(crate) fn index_at(&self, offset: usize) -> u32 {
-        ((offset as u64 * self.reciprocal) >> 40) as u32
+    /// Index of the block that starts `offset` bytes into its span; `None` where no block starts.
+    #[inline]
+    pub(crate) fn index_at(&self, offset: usize) -> Option<u32> {
+        let quotient = offset as u64 * self.reciprocal;
+        // What is behind the point is less than 2^18 at a block's start, and from the reciprocal up, at least 2^22,
+        // elsewhere.
+        (quotient % (1 << 40) < self.reciprocal).then_some((quotient >> 40) as u32)
     }
 }
 
@@ -107,6 +111,36 @@ pub(crate) const fn of(layout: Layout) -> usize {
 /// The class for `size` bytes, at most [`SMALL_MAX`]; size 0 is served as 1.
 #[inline(always)]
 const fn of_size(size: usize) -> usize {
+    if size > TABLE_MAX {
+        return compute(size);
+    }
+    // A choice of two values, not of two ways: sizes on both sides of `EIGHTS_MAX` would mispredict.
+    let index = if size > EIGHTS_MAX { size.div_ceil(COARSE_GRAIN) + COARSE_OFFSET } else { size.div_ceil(8) };
+    TABLE[index] as usize
+}
+
+/// Up to here the table has an entry for each 8 bytes, and up to [`TABLE_MAX`] for each `COARSE_GRAIN`: the finest step
+/// of classes above `EIGHTS_MAX`.
+const EIGHTS_MAX: usize = 1 << 10;
+const COARSE_GRAIN: usize = EIGHTS_MAX / 8;
+const TABLE_MAX: usize = 32 << 10;
+/// What makes the first entry above `EIGHTS_MAX` follow the last one below.
+const COARSE_OFFSET: usize = EIGHTS_MAX / 8 - EIGHTS_MAX / COARSE_GRAIN;
+
+/// Classes by size: a look-up is faster than counting leading zeros where the compiler does not know the size.
+static TABLE: [u8; TABLE_MAX / COARSE_GRAIN + COARSE_OFFSET + 1] = {
+    let mut table = [0; TABLE_MAX / COARSE_GRAIN + COARSE_OFFSET + 1];
+    let mut index = 0;
+    while index < table.len() {
+        let is_coarse = index > EIGHTS_MAX / 8;
+        table[index] = compute(if is_coarse { (index - COARSE_OFFSET) * COARSE_GRAIN } else { index * 8 }) as u8;
+        index += 1;
+    }
+    table
+};
+
+/// The class for `size` bytes by arithmetic.
+const fn compute(size: usize) -> usize {
     let last = size.saturating_sub(1);
     if last < FINE_MAX {
         return last / 8;
@@ -213,7 +247,9 @@ mod tests {
     fn block_indices_are_exact_for_every_offset() {
         for class in &CLASS {
             for offset in 0..(class.capacity * class.size) as usize {
-                assert_eq!(class.index_at(offset), offset as u32 / class.size, "{class:?} at {offset}");
+                let index = offset as u32 / class.size;
+                let expected = (index * class.size == offset as u32).then_some(index);
+                assert_eq!(class.index_at(offset), expected, "{class:?} at {offset}");
             }
         }
     }

@@ -17,6 +17,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
+use super::checks::LiveBits;
 use crate::error::Errno;
 use crate::mapping::reservation::Reservation;
 use crate::page_size::PageSize;
@@ -25,7 +26,7 @@ use crate::sys::process::{self, Resource};
 
 /// Bytes in a unit, the grain of runs and spans.
 pub(crate) const UNIT_BYTES: usize = 8 << 10;
-/// Bytes in a chunk, the grain of growth: one 2 MiB page.
+/// Bytes in a chunk, the grain of growth: one 2 MiB page, or a part of a larger one.
 pub(crate) const CHUNK_BYTES: usize = 2 << 20;
 /// Units in a chunk.
 pub(crate) const CHUNK_UNITS: u32 = (CHUNK_BYTES / UNIT_BYTES) as u32;
@@ -42,40 +43,67 @@ const CHUNK_ENTRIES: usize = CHUNK_UNITS as usize * size_of::<Unit>();
 const DIRTY_WORDS: usize = CHUNK_UNITS as usize / 64;
 const LARGEST_RANGE: u64 = 16 << 40;
 const SMALLEST_RANGE: u64 = 64 << 20;
+/// log2 of the page sizes that the heap takes: a chunk is a whole page, or a part of one.
+pub(crate) const SMALLEST_PAGE_LOG2: u32 = CHUNK_BYTES.trailing_zeros();
+pub(crate) const LARGEST_PAGE_LOG2: u32 = 30;
 /// The range starts at a multiple of the largest page a chunk may be part of.
-const RANGE_ALIGN: usize = 1 << 30;
+const RANGE_ALIGN: usize = 1 << LARGEST_PAGE_LOG2;
 
 /// What backs a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Backing {
     /// Nothing: addresses only.
-    Vacant = 0,
+    Vacant,
     /// Nothing, and kept for the large block before it to grow into.
-    Room = 1,
-    /// A 2 MiB hugetlb page.
-    Huge = 2,
+    Room,
     /// Ordinary memory for which transparent huge pages were asked.
-    Transparent = 3,
+    Transparent,
     /// Ordinary memory in base pages.
-    Base = 4,
+    Base,
+    /// A part of, or all of, a hugetlb page of this size.
+    Hugetlb(PageSize),
 }
 
 impl Backing {
-    /// Whether there is memory.
-    pub(crate) fn is_committed(self) -> bool {
-        self as u8 >= Backing::Huge as u8
+    /// Numbers that [`to_raw`](Self::to_raw) stays below.
+    pub(crate) const RAW_END: usize = LARGEST_PAGE_LOG2 as usize + 1;
+
+    /// Memory from here on.
+    const COMMITTED: u8 = 2;
+
+    /// A number below [`RAW_END`](Self::RAW_END): for pages from the pool, log2 of their size.
+    pub(crate) fn to_raw(self) -> u8 {
+        match self {
+            Backing::Vacant => 0,
+            Backing::Room => 1,
+            Backing::Transparent => Backing::COMMITTED,
+            Backing::Base => 3,
+            Backing::Hugetlb(size) => size.log2() as u8,
+        }
     }
 
     fn from_raw(raw: u8) -> Backing {
         match raw {
+            0 => Backing::Vacant,
             1 => Backing::Room,
-            2 => Backing::Huge,
-            3 => Backing::Transparent,
-            4 => Backing::Base,
-            _ => Backing::Vacant,
+            Backing::COMMITTED => Backing::Transparent,
+            3 => Backing::Base,
+            log2 => PageSize::from_bytes(1 << log2).map_or(Backing::Vacant, Backing::Hugetlb),
         }
     }
+
+    /// Chunks that come and go together.
+    pub(crate) fn page_chunks(self) -> u32 {
+        match self {
+            Backing::Hugetlb(size) => chunks_in(size),
+            _ => 1,
+        }
+    }
+}
+
+/// Chunks in a page of `size`, which is one that the heap takes.
+pub(crate) fn chunks_in(size: PageSize) -> u32 {
+    (size.bytes() / CHUNK_BYTES) as u32
 }
 
 /// A chunk. Shared.
@@ -129,6 +157,7 @@ pub(crate) struct Unit {
 const _: () = assert!(size_of::<Unit>() == 64);
 
 impl Unit {
+    #[inline]
     pub(crate) fn kind(&self) -> Kind {
         match self.kind.load(Relaxed) {
             1 => Kind::Free,
@@ -142,6 +171,7 @@ impl Unit {
         self.kind.store(kind as u8, Relaxed);
     }
 
+    #[inline]
     pub(crate) fn class(&self) -> usize {
         usize::from(self.class.load(Relaxed))
     }
@@ -166,6 +196,7 @@ pub(crate) struct Space {
     units: Reservation,
     chunks: NonNull<Chunk>,
     chunk_count: u32,
+    live: LiveBits,
 }
 
 // SAFETY: the tables hold atomics only, and `chunks` points to a table that lives as long as the process.
@@ -204,10 +235,12 @@ impl Space {
             let chunks = memory::map_anonymous(chunk_count as usize * size_of::<Chunk>(), Anonymous::Base);
             // SAFETY: nobody knows the table yet.
             let chunks = chunks.inspect_err(|_| unsafe { units.unmap() })?;
-            Ok((units, chunks.cast()))
+            // SAFETY: as above.
+            let live = LiveBits::new(bytes).inspect_err(|_| unsafe { units.unmap() })?;
+            Ok((units, chunks.cast(), live))
         };
         match tables() {
-            Ok((units, chunks)) => Ok(Space { range, units, chunks, chunk_count }),
+            Ok((units, chunks, live)) => Ok(Space { range, units, chunks, chunk_count, live }),
             Err(errno) => {
                 // SAFETY: nobody knows the range yet.
                 unsafe { range.unmap() };
@@ -219,6 +252,11 @@ impl Space {
     /// The largest alignment of a run, in bytes: that of the range.
     pub(crate) fn largest_align(&self) -> usize {
         RANGE_ALIGN.min(self.range.len().next_power_of_two())
+    }
+
+    /// Where blocks in use start.
+    pub(crate) fn live(&self) -> &LiveBits {
+        &self.live
     }
 
     /// Chunks in the range.
@@ -233,6 +271,7 @@ impl Space {
     }
 
     /// Bytes from the start of the range to `block`, or `None` for a pointer that is not ours.
+    #[inline]
     pub(crate) fn offset_of(&self, block: *mut u8) -> Option<usize> {
         let offset = block.addr().wrapping_sub(self.range.base().as_ptr().addr());
         (offset < self.range.len()).then_some(offset)
@@ -246,7 +285,17 @@ impl Space {
         }
     }
 
+    /// The entry of the unit that holds `block`, or `None` for a pointer that is not ours. The block lies in a committed
+    /// chunk, or the entry faults when it is looked at.
+    #[inline]
+    pub(crate) fn entry_of(&self, block: *mut u8) -> Option<&Unit> {
+        let index = self.offset_of(block)? / UNIT_BYTES;
+        // SAFETY: as in `unit`: the table has an entry for every unit of the range, which the offset is inside of.
+        Some(unsafe { self.units.base().cast::<Unit>().add(index).as_ref() })
+    }
+
     /// A unit of a committed chunk.
+    #[inline]
     pub(crate) fn unit(&self, index: u32) -> &Unit {
         self.check(index / CHUNK_UNITS);
         // SAFETY: the table has an entry for every unit of the range. Entries of committed chunks are mapped,
@@ -299,10 +348,16 @@ impl Space {
         Backing::from_raw(self.chunk(chunk).backing.load(Acquire))
     }
 
+    /// Whether there is memory behind a chunk.
+    pub(crate) fn is_committed(&self, chunk: u32) -> bool {
+        // Acquire as in `backing`.
+        chunk < self.chunk_count && self.chunk(chunk).backing.load(Acquire) >= Backing::COMMITTED
+    }
+
     /// Records what backs `count` chunks from `first` on.
     pub(crate) fn set_backing(&self, first: u32, count: u32, backing: Backing) {
         for chunk in first..first + count {
-            self.chunk(chunk).backing.store(backing as u8, Release);
+            self.chunk(chunk).backing.store(backing.to_raw(), Release);
         }
     }
 
@@ -314,7 +369,8 @@ impl Space {
     ///
     /// # Safety
     ///
-    /// The caller holds the growth lock, and the chunks are vacant or room.
+    /// The caller holds the growth lock, and the chunks are vacant or room; pages from the pool are whole, and lie at
+    /// a multiple of their size.
     pub(crate) unsafe fn commit(&self, first: u32, count: u32, backing: Backing) -> Result<(), Errno> {
         self.check(first + count - 1);
         let (offset, len) = (first as usize * CHUNK_BYTES, count as usize * CHUNK_BYTES);
@@ -322,7 +378,7 @@ impl Space {
         // SAFETY: whole chunks inside the range that nobody uses; the growth lock keeps other growers out.
         unsafe {
             match backing {
-                Backing::Huge => self.range.commit_huge(offset, count as usize, PageSize::HUGE_2M)?,
+                Backing::Hugetlb(size) => self.range.commit_huge(offset, len / size.bytes(), size)?,
                 Backing::Transparent => self.range.commit_transparent(offset, len, eager)?,
                 _ => self.range.commit_ordinary(offset, len)?,
             }
@@ -343,8 +399,8 @@ impl Space {
     ///
     /// # Safety
     ///
-    /// The caller holds the growth lock; the chunks are committed, nothing in them is in use and no free run
-    /// reaches into them.
+    /// The caller holds the growth lock; the chunks are committed and whole pages, nothing in them is in use and no
+    /// free run reaches into them.
     pub(crate) unsafe fn decommit(&self, first: u32, count: u32) -> Result<(), Errno> {
         self.check(first + count - 1);
         let page = PageSize::base().bytes();
@@ -357,6 +413,11 @@ impl Space {
             }
         }
         Ok(())
+    }
+
+    /// Whether the page that a chunk lies in is there; in a child of fork(2) it may not be.
+    pub(crate) fn is_present(&self, chunk: u32) -> bool {
+        self.range.is_present(chunk as usize * CHUNK_BYTES)
     }
 
     /// Whether a unit has been handed out since it was zeroed.
@@ -408,6 +469,7 @@ impl Space {
         unsafe { self.chunks.add(index as usize).as_ref() }
     }
 
+    #[inline]
     fn check(&self, chunk: u32) {
         if chunk >= self.chunk_count {
             process::abort_with("hugearena: heap corrupted: chunk out of range\n");

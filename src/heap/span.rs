@@ -81,22 +81,35 @@ pub(crate) fn give(space: &Space, start: u32, class: &Class, blocks: &[*mut u8])
     let bytes = (class.capacity * class.size) as usize;
     let mut lowest = u32::MAX;
     let mut given = 0;
+    // Neighbours share a word: it is written when the next block is in another one.
+    let (mut at, mut bits) = (u32::MAX, 0);
+    let store = |at, bits| {
+        if at != u32::MAX {
+            word(space, start, class, at as usize).store(bits, Relaxed);
+        }
+    };
     for block in blocks {
         let offset = block.addr().wrapping_sub(base);
         if offset >= bytes {
             break;
         }
-        let index = class.index_at(offset);
-        let bit = 1 << (index % 64);
-        let word = word(space, start, class, index as usize / 64);
-        let bits = word.load(Relaxed);
-        if bits & bit != 0 || (index * class.size) as usize != offset {
-            process::abort_with("hugearena: double free, or a pointer into the middle of a block\n");
+        let Some(index) = class.index_at(offset) else {
+            process::abort_with("hugearena: freed a pointer into the middle of a block\n");
+        };
+        if index / 64 != at {
+            store(at, bits);
+            at = index / 64;
+            bits = word(space, start, class, at as usize).load(Relaxed);
+            lowest = lowest.min(at);
         }
-        word.store(bits | bit, Relaxed);
-        lowest = lowest.min(index / 64);
+        let bit = 1 << (index % 64);
+        if bits & bit != 0 {
+            process::abort_with("hugearena: double free\n");
+        }
+        bits |= bit;
         given += 1;
     }
+    store(at, bits);
     if given == 0 {
         process::abort_with("hugearena: freed a pointer behind the last block of a span\n");
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Heap;
+use super::commit::Refusal;
 use super::space::{Backing, CHUNK_BYTES, Space, UNIT_BYTES};
 use crate::page_size::PageSize;
 use crate::supply;
@@ -13,7 +14,10 @@ use crate::supply;
 pub struct HeapStats {
     /// Memory that the heap holds, used or free.
     pub mapped_bytes: u64,
-    /// Of that, on 2 MiB pages from the pool: populated, never swapped or split.
+    /// Of that, on pages from the kernel's pools (populated, never swapped or split), by the sizes asked for in their
+    /// order.
+    pub hugetlb: Vec<HeldPages>,
+    /// Of that, on pages of 2 MiB.
     pub huge_2m_bytes: u64,
     /// Of that, where transparent huge pages were asked for.
     pub transparent_bytes: u64,
@@ -31,16 +35,38 @@ pub struct HeapStats {
     pub remedy: Option<String>,
 }
 
+/// What the heap holds on pages of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeldPages {
+    /// The size.
+    pub page_size: PageSize,
+    /// Bytes on such pages, used or free.
+    pub bytes: u64,
+    /// Steps of growth that asked for such pages, or would have, and did not get them.
+    pub refused: u64,
+}
+
+impl HeapStats {
+    /// Bytes on pages of `size` from the pool.
+    #[must_use]
+    pub fn bytes_on(&self, size: PageSize) -> u64 {
+        self.hugetlb.iter().filter(|held| held.page_size == size).map(|held| held.bytes).sum()
+    }
+}
+
 impl fmt::Display for HeapStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const MIB: f64 = (1 << 20) as f64;
         let mib = |bytes: u64| bytes as f64 / MIB;
         writeln!(f, "heap: {:.1} MiB mapped, {:.1} MiB live", mib(self.mapped_bytes), mib(self.live_bytes))?;
+        write!(f, "pages: ")?;
+        for held in &self.hugetlb {
+            write!(f, "{:.1} MiB on {} pages, ", mib(held.bytes), held.page_size)?;
+        }
         writeln!(
             f,
-            "pages: {:.1} MiB on 2 MiB pages, {:.1} MiB where THP was asked for ({:.1} MiB obtained), {:.1} MiB on base \
-             pages",
-            mib(self.huge_2m_bytes),
+            "{:.1} MiB where THP was asked for ({:.1} MiB obtained), {:.1} MiB on base pages",
             mib(self.transparent_bytes),
             mib(self.transparent_obtained_bytes),
             mib(self.base_bytes)
@@ -58,34 +84,54 @@ impl fmt::Display for HeapStats {
 
 /// Reads the counters, and then, with no lock held, the supply.
 pub(crate) fn read(heap: &Heap) -> HeapStats {
+    // What allocates does so before, or after: whoever holds the lock must not.
+    let sizes = heap.growth.lock().pages.options().page_sizes;
+    let mut hugetlb = Vec::with_capacity(sizes.len());
     let growth = heap.growth.lock();
     let free_units = heap.runs.lock().free_units();
     let bytes = |backing| u64::from(growth.chunks_on(backing)) * CHUNK_BYTES as u64;
+    for size in growth.pages.options().page_sizes.iter().take(hugetlb.capacity()) {
+        let refused = growth.pages.refused(*size);
+        hugetlb.push(HeldPages { page_size: *size, bytes: bytes(Backing::Hugetlb(*size)), refused });
+    }
     let mut stats = HeapStats {
         mapped_bytes: u64::from(growth.committed()) * CHUNK_BYTES as u64,
-        huge_2m_bytes: bytes(Backing::Huge),
+        huge_2m_bytes: bytes(Backing::Hugetlb(PageSize::HUGE_2M)),
         transparent_bytes: bytes(Backing::Transparent),
         base_bytes: bytes(Backing::Base),
+        hugetlb,
         ..HeapStats::default()
     };
-    let (fallbacks, errno) = growth.fallbacks();
-    let top = growth.top();
+    stats.fallbacks = growth.pages.fallbacks();
+    let (refusal, top) = (growth.pages.last_refusal(), growth.top());
     drop(growth);
     stats.live_bytes = stats.mapped_bytes - free_units * UNIT_BYTES as u64;
-    stats.fallbacks = fallbacks;
     if stats.transparent_bytes > 0 {
         stats.transparent_obtained_bytes = heap.space().map_or(0, |space| transparent_bytes(space, top));
     }
-    if fallbacks > 0 {
-        let missing = stats.transparent_bytes + stats.base_bytes;
-        let limit = errno.and_then(|errno| supply::diagnose(errno, PageSize::HUGE_2M, missing, None));
-        stats.last_fallback = errno.map(|errno| match &limit {
-            Some(limit) => format!("{errno}: {}", limit.kind),
-            None => errno.to_string(),
-        });
-        stats.remedy = limit.map(|limit| limit.remedy);
+    if let Some((size, refusal)) = refusal.filter(|_| stats.fallbacks > 0) {
+        (stats.last_fallback, stats.remedy) = explain(&stats, size, refusal);
     }
     stats
+}
+
+/// Why pages of `size` were refused, and what would help.
+fn explain(stats: &HeapStats, size: PageSize, refusal: Refusal) -> (Option<String>, Option<String>) {
+    let errno = match refusal {
+        Refusal::System(errno) => errno,
+        Refusal::Spare => return (Some(format!("{size} pages: the free ones are spare (spare_pages)")), None),
+        Refusal::ForkUnsafe => {
+            let reason = format!("{size} pages: children of fork(2) may lose them, and fork_unsafe was not asked for");
+            return (Some(reason), Some("HugeAlloc::fork_unsafe(), if this program does not fork".into()));
+        }
+    };
+    let missing = (stats.transparent_bytes + stats.base_bytes).max(size.bytes() as u64);
+    let limit = supply::diagnose(errno, size, missing, None);
+    let reason = match &limit {
+        Some(limit) => format!("{size} pages: {errno}: {}", limit.kind),
+        None => format!("{size} pages: {errno}"),
+    };
+    (Some(reason), limit.map(|limit| limit.remedy))
 }
 
 /// Bytes below chunk `top` that transparent huge pages hold.

@@ -10,15 +10,14 @@
 
 #![allow(unsafe_code)]
 
-use std::cell::Cell;
 use std::mem::{MaybeUninit, offset_of};
 use std::ptr::{self, null_mut};
 
 use super::size_class::{CLASS, CLASSES, SLOT_START, SLOTS};
 use super::space::UNIT_BYTES;
-use super::{HEAP, HugeAlloc};
+use super::{HEAP, HugeAlloc, current};
 
-/// Bytes of free blocks that one thread's cache may hold.
+/// Bytes of free blocks that one thread's cache may hold by right; what it may borrow besides, all threads share.
 const BUDGET_BYTES: usize = 192 << 10;
 /// Bytes that a bin has room for at first; each time that is not enough, twice as much.
 const FIRST_ROOM_BYTES: usize = 1 << 10;
@@ -56,14 +55,14 @@ const NO_BLOCKS: Bin = Bin { top: null_mut(), base: null_mut(), end: null_mut() 
 
 #[derive(Debug)]
 #[repr(C)]
-struct Bins([Bin; CLASSES]);
+pub(crate) struct Bins([Bin; CLASSES]);
 
 // SAFETY: the statics of this type are never written: their bins are empty and full, so only the slow paths
 // see them, which compare the address first.
 unsafe impl Sync for Bins {}
 
 /// The cache of a thread that has none yet.
-static EMPTY: Bins = Bins([NO_BLOCKS; CLASSES]);
+pub(crate) static EMPTY: Bins = Bins([NO_BLOCKS; CLASSES]);
 /// The cache of a thread that has ended.
 static DEAD: Bins = Bins([NO_BLOCKS; CLASSES]);
 
@@ -77,6 +76,8 @@ struct Cache {
     run: u32,
     /// Bytes that bins may still be given room for.
     budget: usize,
+    /// Bytes of room on loan from the heap.
+    borrowed: usize,
     /// The class that is next to give room up.
     victim: usize,
     /// Slow calls so far.
@@ -89,31 +90,24 @@ const SLOTS_OFFSET: usize = size_of::<Cache>().next_multiple_of(64);
 const CACHE_UNITS: u32 = (SLOTS_OFFSET + SLOTS * size_of::<*mut u8>()).div_ceil(UNIT_BYTES) as u32;
 const _: () = assert!(offset_of!(Cache, bins) == 0);
 
-thread_local! {
-    /// No destructor and const: a plain thread-local word, one instruction to read, valid at any time.
-    static CURRENT: Cell<*mut Bins> = const { Cell::new((&raw const EMPTY).cast_mut()) };
-}
-
-#[inline(always)]
-fn current() -> *mut Bins {
-    CURRENT.with(Cell::get)
-}
-
 /// A block of `class` from this thread's cache, or null when it has none.
 #[inline(always)]
 pub(crate) fn pop(class: usize) -> *mut u8 {
-    // SAFETY: `CURRENT` points to `EMPTY`, `DEAD` or this thread's own cache, all valid for reads; `class` is
+    // SAFETY: the current cache is `EMPTY`, `DEAD` or this thread's own cache, all valid for reads; `class` is
     // in range at every caller (it compared with `CLASSES`). If `top` is above `base`, the bin is one of our
-    // own cache and the slot below `top` holds a block; only this thread writes it.
+    // own cache and the slot below `top` holds a block, which is never null; only this thread writes it.
     unsafe {
-        let bin = &raw mut (*current()).0[class];
+        let bin = &raw mut (*current::get()).0[class];
         let top = (*bin).top;
         if top == (*bin).base {
             return null_mut();
         }
         let top = top.sub(1);
         (*bin).top = top;
-        *top
+        let block = *top;
+        // Spares the caller, and its caller, a test.
+        std::hint::assert_unchecked(!block.is_null());
+        block
     }
 }
 
@@ -122,7 +116,7 @@ pub(crate) fn pop(class: usize) -> *mut u8 {
 pub(crate) fn push(class: usize, block: *mut u8) -> bool {
     // SAFETY: as in `pop`; below `end`, the slot at `top` is one of this bin's.
     unsafe {
-        let bin = &raw mut (*current()).0[class];
+        let bin = &raw mut (*current::get()).0[class];
         let top = (*bin).top;
         if top == (*bin).end {
             return false;
@@ -160,7 +154,7 @@ pub(crate) fn dealloc_slow(class: usize, block: *mut u8) {
 
 /// Gives every block in this thread's cache back to the central lists.
 pub(crate) fn flush() {
-    let bins = current();
+    let bins = current::get();
     if is_own(bins) {
         // SAFETY: this thread's own cache, and no other reference to it is live.
         unsafe { (*bins.cast::<Cache>()).flush() };
@@ -173,7 +167,7 @@ fn is_own(bins: *mut Bins) -> bool {
 
 /// This thread's cache, made now if it has none; `None` after the thread's end or when there is no memory.
 fn own_cache() -> Option<*mut Cache> {
-    let bins = current();
+    let bins = current::get();
     if is_own(bins) {
         return Some(bins.cast());
     }
@@ -181,11 +175,11 @@ fn own_cache() -> Option<*mut Cache> {
         return None;
     }
     let cache = create()?;
-    CURRENT.set(cache.cast());
+    current::set(cache.cast());
     // Last: the call may allocate, from this heap, which now has its cache. Without the key the cache would
     // be lost at the thread's end, so the thread goes without.
     if !HEAP.call_at_thread_exit(cache.cast()) {
-        CURRENT.set((&raw const DEAD).cast_mut());
+        current::set((&raw const DEAD).cast_mut());
         // SAFETY: just created, and no longer current.
         unsafe { destroy(cache) };
         return None;
@@ -202,6 +196,7 @@ fn create() -> Option<*mut Cache> {
     unsafe {
         (&raw mut (*cache).run).write(run);
         (&raw mut (*cache).budget).write(BUDGET_BYTES);
+        (&raw mut (*cache).borrowed).write(0);
         (&raw mut (*cache).victim).write(0);
         (&raw mut (*cache).misses).write(0);
         let slots = cache.byte_add(SLOTS_OFFSET).cast::<*mut u8>();
@@ -221,6 +216,7 @@ unsafe fn destroy(cache: *mut Cache) {
     // SAFETY: the caller's contract.
     let run = unsafe {
         (*cache).flush();
+        HEAP.return_room((*cache).borrowed);
         (*cache).run
     };
     HEAP.give_run(run);
@@ -229,7 +225,7 @@ unsafe fn destroy(cache: *mut Cache) {
 /// What the pthread key calls when a thread ends. Not a `Drop` guard: those run before the destructors of
 /// thread-locals that were made earlier, which still free.
 pub(crate) unsafe extern "C" fn at_thread_exit(cache: *mut std::ffi::c_void) {
-    CURRENT.set((&raw const DEAD).cast_mut());
+    current::set((&raw const DEAD).cast_mut());
     // SAFETY: the value stored under the key is this thread's cache, which is no longer current.
     unsafe { destroy(cache.cast()) };
 }
@@ -293,14 +289,22 @@ impl Cache {
         }
     }
 
-    /// Doubles the room of a bin, as far as its slots and the cache's budget go.
+    /// Doubles the room of a bin, as far as its slots and the cache's budget go, which grows by loans.
     fn widen(&mut self, class: usize) {
         let (size, slots) = (CLASS[class].size as usize, CLASS[class].slots as usize);
         let room = self.bins.0[class].room();
+        if room == slots {
+            return;
+        }
         let wanted = room.max((FIRST_ROOM_BYTES / size).max(1)).min(slots - room);
         self.misses = self.misses.wrapping_add(1);
         if wanted * size > self.budget && self.misses.is_multiple_of(STEALING_PERIOD) {
-            self.steal((room + wanted) * size);
+            if HEAP.lend_room(wanted * size) {
+                self.borrowed += wanted * size;
+                self.budget += wanted * size;
+            } else {
+                self.steal((room + wanted) * size);
+            }
         }
         let given = wanted.min(self.budget / size);
         self.budget -= given * size;

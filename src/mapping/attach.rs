@@ -10,33 +10,49 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::ptr::NonNull;
 
-use super::populate::{self, Crew};
+use super::populate::{self, Watch};
 use super::reservation::Reservation;
-use super::{Mapping, Memory};
+use super::resize::Room;
+use super::{Mapping, Memory, crew, placing};
 use crate::backing::Backing;
 use crate::error::{Errno, Error, Operation, Result};
-use crate::numa::Located;
+use crate::numa::{Located, Placement, Topology};
 use crate::page_size::PageSize;
 use crate::supply::diagnosis::{Refusals, diagnose_since};
 use crate::sys::memory::{self, Anonymous};
 use crate::sys::process::{self, forks};
+use crate::sys::shared::Part;
 use crate::sys::{self, shared};
 
 /// What one shareable page table maps: 512 pages of 2 MiB.
-const TABLE_BYTES: usize = 1 << 30;
+pub(super) const TABLE_BYTES: usize = 1 << 30;
 
 /// Tries to find a place that another thread does not take at the same moment.
 const PLACES: usize = 16;
 
 /// How a file is to be mapped.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AttachOptions {
+#[derive(Clone, Copy)]
+pub(crate) struct AttachOptions<'a> {
     pub(crate) writable: bool,
     /// Leave the memory in core dumps: equal in all who share tables.
     pub(crate) dump: bool,
     pub(crate) share_tables: bool,
     /// Threads that populate a file that lacks pages; `None`: as many as pay.
     pub(crate) workers: Option<usize>,
+    /// Which nodes the pages that the file lacks come from; those that it has stay where they are.
+    pub(crate) placement: Placement,
+    /// The file may lack pages, which are not taken: only what is there is ever touched. Equal in all who map it.
+    pub(crate) resizable: bool,
+    /// Told while pages are populated.
+    pub(crate) watch: Option<&'a Watch<'a>>,
+}
+
+impl AttachOptions<'_> {
+    /// A peer's: it populates on its own thread what its owner has not, from anywhere.
+    pub(crate) fn of_peer(writable: bool, dump: bool, share_tables: bool, resizable: bool) -> AttachOptions<'static> {
+        let (workers, placement) = (Some(1), Placement::Any);
+        AttachOptions { writable, dump, share_tables, workers, placement, resizable, watch: None }
+    }
 }
 
 /// Why page tables were not shared.
@@ -55,6 +71,8 @@ pub enum NotShared {
     NotAllocated,
     /// There was no address space to choose a multiple of 1 GiB in.
     Addresses,
+    /// The arena can be resized and lacks pages: what there is comes when it is touched, and tables are shared then.
+    Room,
     /// No other process has the pages mapped in the same way.
     NoHolder,
 }
@@ -68,6 +86,7 @@ impl std::fmt::Display for NotShared {
             NotShared::TooShort => "shorter than 1 GiB",
             NotShared::NotAllocated => "some pages were new",
             NotShared::Addresses => "no address space for it",
+            NotShared::Room => "the arena has room to grow, and its pages come when they are touched",
             NotShared::NoHolder => "nobody else holds the pages",
         })
     }
@@ -111,17 +130,17 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// As for [`new`](Self::new).
-    pub(crate) fn attach(backing: Backing, options: AttachOptions) -> Result<(Mapping, Attachment)> {
+    /// As for [`new`](Self::new). A strict placement is also not met by pages that were there before, on other nodes.
+    pub(crate) fn attach(backing: Backing, options: AttachOptions<'_>) -> Result<(Mapping, Attachment)> {
         let faults = process::minor_faults();
         let (size, pages, needed) = (backing.page_size(), backing.pages(), backing.len_bytes() as u64);
         let directory = backing.directory().map(Path::to_path_buf);
-        let allocated = backing.is_allocated();
+        let (allocated, only_node) = (backing.is_allocated(), options.placement.only_node());
         // Reading them takes longer than attaching; where every page is there, nothing can refuse one.
         let refusals = (!allocated).then(|| Refusals::read(size));
         let failed = |operation, errno| {
             let refusals = refusals.unwrap_or_else(|| Refusals::read(size));
-            let limit = diagnose_since(&refusals, errno, size, needed, directory.as_deref(), None);
+            let limit = diagnose_since(&refusals, errno, size, needed, directory.as_deref(), only_node);
             Error::new(operation, format!("{pages} pages of {size}")).os(errno).limited_by(limit)
         };
         let (tables, not_shared) = shareable(&backing, options, allocated);
@@ -137,18 +156,29 @@ impl Mapping {
         };
         let memory = Memory::Placed(range);
         let located = Located::Unknown("shared pages are where their first owner got them".into());
-        let mapping = Mapping { memory, backing, forks: forks(), located, only_node: None, dump: options.dump };
+        let AttachOptions { placement, workers, .. } = options;
+        let room = options.resizable.then_some(Room { placement, workers, transparent: false, grain: size });
+        let mut mapping = Mapping { memory, backing, forks: forks(), located, only_node, dump: options.dump, room };
         // Before the first fault: tables are shared between equal flags only.
         mapping.keep_from_children(options.dump);
+        let topology = (!allocated || options.placement != Placement::Any).then(Topology::read).unwrap_or_default();
+        let denied = placing::bind(mapping.whole(), 0, options.placement, &topology)?;
         let probed = if not_shared.is_none() { tables } else { 0 };
         let filled = match allocated {
             true => mapping.fill(probed, options.writable, allocated),
-            false => mapping.take_pages(options).map(|()| 0),
+            false if options.resizable => Ok(0),
+            false => mapping.take_pages(options, &topology).map(|()| 0),
         };
         match filled {
             Ok(shared_tables) => {
                 let not_shared = not_shared.or((shared_tables < tables).then_some(NotShared::NoHolder));
                 let page_faults = process::minor_faults() - faults;
+                match denied {
+                    Some(reason) => mapping.located = Located::Unknown(reason),
+                    // Asking about every page takes longer than attaching to all.
+                    None if options.placement == Placement::Any || (options.resizable && !allocated) => {}
+                    None => mapping.located = placing::prove(mapping.whole(), options.placement, &topology)?,
+                }
                 Ok((mapping, Attachment { tables, shared_tables, not_shared, page_faults }))
             }
             Err(errno) => {
@@ -179,12 +209,11 @@ impl Mapping {
     }
 
     /// Populates a file that lacks pages, which have to be cleared: by several threads where that pays.
-    fn take_pages(&self, options: AttachOptions) -> std::result::Result<(), Errno> {
-        let (len, page) = (self.len_bytes(), self.backing.page_size().bytes());
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let crew = Crew { workers: populate::workers(options.workers, cpus, len, page), cpus: None, watch: None };
+    fn take_pages(&self, options: AttachOptions<'_>, topology: &Topology) -> std::result::Result<(), Errno> {
+        let (len, page) = (self.len_bytes(), self.backing.page_size());
+        let crew = crew(options.placement, options.workers, options.watch, len, page, topology);
         let step = |range: std::ops::Range<usize>| self.make_present(range.start, range.len(), options.writable, false);
-        populate::run(len, page, &crew, &step)
+        populate::run(len, page.bytes(), &crew, &step)
     }
 
     /// Whether a table whose first page has just been touched came with other pages: in the middle and at the end,
@@ -195,6 +224,21 @@ impl Mapping {
         [TABLE_BYTES / 2, TABLE_BYTES - page].into_iter().all(|offset| {
             // SAFETY: the start of a page inside our mapping: `table` is one of the whole GiB in it.
             unsafe { shared::is_present(self.start().add(table + offset)) }
+        })
+    }
+
+    /// Makes whole pages present without changing them; those that the file has cost nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Operation::Populate`], with the limit that bound.
+    pub(crate) fn touch(&self, range: std::ops::Range<usize>, writable: bool) -> Result<()> {
+        self.make_present(range.start, range.len(), writable, false).map_err(|errno| {
+            let (size, len) = (self.backing.page_size(), range.len());
+            let limit = self.diagnose(errno, len as u64);
+            Error::new(Operation::Populate, format!("{} pages of {size}", len / size.bytes()))
+                .os(errno)
+                .limited_by(limit)
         })
     }
 
@@ -216,14 +260,14 @@ impl Mapping {
             // Before Linux 5.14. Reading a zero into each page, as for fresh ones, would change what is there; a file
             // that has its pages needs no proof, and one that is given them by fallocate(2) needs none either.
             (Err(sys::EINVAL), _) if allocated => Ok(()),
-            (Err(sys::EINVAL), Some(file)) if writable => shared::allocate(file, self.len_bytes()),
+            (Err(sys::EINVAL), Some(file)) if writable => shared::allocate(file, offset, len),
             (done, _) => done,
         }
     }
 }
 
 /// How many page tables may be shared, and why none can be, if so.
-fn shareable(backing: &Backing, options: AttachOptions, allocated: bool) -> (usize, Option<NotShared>) {
+fn shareable(backing: &Backing, options: AttachOptions<'_>, allocated: bool) -> (usize, Option<NotShared>) {
     let tables = backing.len_bytes() / TABLE_BYTES;
     if backing.page_size() != PageSize::HUGE_2M {
         (0, Some(NotShared::PageSize))
@@ -234,34 +278,39 @@ fn shareable(backing: &Backing, options: AttachOptions, allocated: bool) -> (usi
     } else if !options.share_tables {
         (0, Some(NotShared::OptedOut))
     } else {
-        (tables, (!allocated).then_some(NotShared::NotAllocated))
+        let lacking = if options.resizable { NotShared::Room } else { NotShared::NotAllocated };
+        (tables, (!allocated).then_some(lacking))
     }
 }
 
-fn map(backing: &Backing, options: AttachOptions, congruent: bool) -> std::result::Result<Reservation, Errno> {
+fn map(backing: &Backing, options: AttachOptions<'_>, congruent: bool) -> std::result::Result<Reservation, Errno> {
     let (file, len) = (backing.fd().ok_or(sys::EINVAL)?, backing.len_bytes());
-    if !congruent {
-        let start = shared::map(file, None, len, options.writable)?;
-        return Ok(Reservation::adopt(start, len));
-    }
-    map_congruent(file, len, options.writable)
+    let part = Part { offset: 0, len, writable: options.writable, reserve: !options.resizable };
+    map_aligned(file, part, congruent.then_some(TABLE_BYTES))
 }
 
-/// Maps at a multiple of 1 GiB, the file's offset being 0. A place is found by reserving one and giving it back: mapping
-/// over the reservation would leave a hole if it failed, into which another thread may map something.
-fn map_congruent(file: BorrowedFd<'_>, len: usize, writable: bool) -> std::result::Result<Reservation, Errno> {
+/// Maps a part of a file, at a multiple of `align` if that is more than its page. A place is found by reserving one and
+/// giving it back: mapping over the reservation would leave a hole if it failed, into which another thread may map
+/// something.
+pub(super) fn map_aligned(
+    file: BorrowedFd<'_>,
+    part: Part,
+    align: Option<usize>,
+) -> std::result::Result<Reservation, Errno> {
+    let adopt = |start| Reservation::adopt(start, part.len);
+    let Some(align) = align else { return shared::map(file, None, part).map(adopt) };
     let mut last = sys::EEXIST;
     for _ in 0..PLACES {
-        let padded = len.checked_add(TABLE_BYTES).ok_or(sys::ENOMEM)?;
+        let padded = part.len.checked_add(align).ok_or(sys::ENOMEM)?;
         let place = memory::map_anonymous(padded, Anonymous::Reserved)?;
-        // SAFETY: at most `TABLE_BYTES` into the range reserved just now, which nobody uses, so that it can go again.
+        // SAFETY: at most `align` into the range reserved just now, which nobody uses, so that it can go again.
         let at: NonNull<u8> = unsafe {
-            let at = place.add(place.align_offset(TABLE_BYTES));
+            let at = place.add(place.align_offset(align));
             memory::unmap(place, padded)?;
             at
         };
-        match shared::map(file, Some(at), len, writable) {
-            Ok(start) => return Ok(Reservation::adopt(start, len)),
+        match shared::map(file, Some(at), part) {
+            Ok(start) => return Ok(adopt(start)),
             Err(errno @ sys::EEXIST) => last = errno,
             Err(errno) => return Err(errno),
         }

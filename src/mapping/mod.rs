@@ -7,9 +7,11 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod attach;
+mod growth;
 mod placing;
 pub(crate) mod populate;
 pub(crate) mod reservation;
+pub(crate) mod resize;
 pub(crate) mod words;
 
 use std::mem::ManuallyDrop;
@@ -22,12 +24,15 @@ use crate::backing::{Backing, MemoryClass};
 use crate::error::{Errno, Error, Limit, Operation, Result};
 use crate::numa::{self, Located, Placement, Topology};
 use crate::page_size::PageSize;
+use crate::supply;
 use crate::supply::diagnosis::{Refusals, diagnose_since};
 use crate::sys::memory::Anonymous;
 use crate::sys::process::forks;
+use crate::sys::shared::Part;
 use crate::sys::{self, memory};
 use populate::{Crew, Watch};
 use reservation::{Reservation, prove_populated};
+use resize::Room;
 
 /// How a backing is to be mapped.
 #[derive(Clone, Copy)]
@@ -40,6 +45,8 @@ pub(crate) struct Options<'a> {
     pub(crate) transparent: bool,
     /// Leave shared memory in core dumps.
     pub(crate) dump: bool,
+    /// Map where peers can share page tables.
+    pub(crate) share_tables: bool,
     /// Which nodes the pages come from.
     pub(crate) placement: Placement,
     /// Threads that populate; `None`: as many as pay.
@@ -48,16 +55,21 @@ pub(crate) struct Options<'a> {
     pub(crate) watch: Option<&'a Watch<'a>>,
 }
 
-impl<'a> Options<'a> {
-    /// Who populates `len` bytes, a multiple of `grain`.
-    fn crew(&self, len: usize, grain: PageSize, topology: &Topology) -> Crew<'a> {
-        let cpus = numa::cpus(self.placement, topology);
-        // A quota of CPU time (cgroup) allows fewer than there are CPUs to run on.
-        let at_once = std::thread::available_parallelism().map_or(1, usize::from);
-        let count = cpus.map_or(at_once, |cpus| cpus.count().min(at_once));
-        let workers = populate::workers(self.workers, count, len, grain.bytes());
-        Crew { workers, cpus: cpus.filter(|_| self.placement.node().is_some()), watch: self.watch }
-    }
+/// Who populates `len` bytes, a multiple of `grain`.
+fn crew<'a>(
+    placement: Placement,
+    workers: Option<usize>,
+    watch: Option<&'a Watch<'a>>,
+    len: usize,
+    grain: PageSize,
+    topology: &Topology,
+) -> Crew<'a> {
+    let cpus = numa::cpus(placement, topology);
+    // A quota of CPU time (cgroup) allows fewer than there are CPUs to run on.
+    let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+    let count = cpus.map_or(at_once, |cpus| cpus.count().min(at_once));
+    let workers = populate::workers(workers, count, len, grain.bytes());
+    Crew { workers, cpus: cpus.filter(|_| placement.node().is_some()), watch }
 }
 
 /// Mapped pages, unmapped when dropped.
@@ -74,6 +86,8 @@ pub(crate) struct Mapping {
     /// The only node whose pages will do.
     only_node: Option<u32>,
     dump: bool,
+    /// It can get and give back pages.
+    room: Option<Room>,
 }
 
 #[derive(Debug)]
@@ -104,31 +118,36 @@ impl Mapping {
         let topology = Topology::read();
         // Where base pages stand in, no two threads share what may become a transparent huge page.
         let grain = size.max(options.align.min(PageSize::HUGE_2M));
-        let crew = options.crew(backing.len_bytes(), grain, &topology);
+        let Options { placement, workers, watch, .. } = options;
+        let crew = crew(placement, workers, watch, backing.len_bytes(), grain, &topology);
         // With a policy to set first, several threads, or somebody who wants to be told, mapping comes before.
         let is_plain = options.placement == Placement::Any && crew.workers == 1 && crew.watch.is_none();
         let first = Options { eager: options.eager && is_plain, ..options };
         // The kernel aligns pages to themselves.
         let stands_in = options.align > size;
-        let mapped = if stands_in { map_placed(&backing, first) } else { map_anywhere(&backing, first) };
+        let mapped = match stands_in {
+            true => map_placed(&backing, first),
+            false => map_to_share(&backing, first).map_or_else(|| map_anywhere(&backing, first), Ok),
+        };
         let memory = match mapped {
             Ok(memory) => memory,
             Err(errno) => return Err(failed(Operation::Map, errno)),
         };
         let only_node = options.placement.only_node();
         let located = Located::Unknown("pages come when they are claimed".into());
-        let mut mapping = Mapping { memory, backing, forks: forks(), located, only_node, dump: options.dump };
+        let mut mapping =
+            Mapping { memory, backing, forks: forks(), located, only_node, dump: options.dump, room: None };
         if mapping.backing.memory_class() == MemoryClass::Shared {
             mapping.keep_from_children(options.dump);
         }
-        let denied = placing::bind(&mapping, options.placement, &topology)?;
+        let denied = placing::bind(mapping.whole(), mapping.len_bytes(), options.placement, &topology)?;
         if options.eager {
             if let Err(errno) = mapping.populate_all(&crew, grain) {
                 drop(mapping);
                 return Err(failed(Operation::Populate, errno));
             }
             if denied.is_none() {
-                mapping.located = placing::prove(&mapping, options.placement, &topology)?;
+                mapping.located = placing::prove(mapping.whole(), options.placement, &topology)?;
             }
         }
         if let Some(reason) = denied {
@@ -140,6 +159,10 @@ impl Mapping {
     fn populate_all(&self, crew: &Crew<'_>, grain: PageSize) -> std::result::Result<(), Errno> {
         let step = |range: std::ops::Range<usize>| self.populate(range.start, range.len());
         populate::run(self.len_bytes(), grain.bytes(), crew, &step)
+    }
+
+    fn whole(&self) -> placing::Part {
+        self.part(0..self.len_bytes())
     }
 
     /// Where the pages are, by node.
@@ -187,6 +210,9 @@ impl Mapping {
     /// Names the limit that made populating `needed` more bytes fail.
     pub(crate) fn diagnose(&self, errno: Errno, needed: u64) -> Option<Limit> {
         let (size, directory) = (self.backing.page_size(), self.backing.directory());
+        if let Some(len) = self.backing.truncated_bytes().filter(|_| errno == sys::EFAULT) {
+            return Some(supply::truncated(self.len_bytes() as u64, len));
+        }
         diagnose_since(&Refusals::default(), errno, size, needed, directory, self.only_node)
     }
 
@@ -216,6 +242,16 @@ impl Drop for Mapping {
             }
         }
     }
+}
+
+/// At a multiple of what one page table maps, so that the peers of a large file share its tables: a favour, which is
+/// not done where there are no addresses for it.
+fn map_to_share(backing: &Backing, options: Options<'_>) -> Option<Memory> {
+    let (file, len) = (backing.fd()?, backing.len_bytes());
+    let part = Part { offset: 0, len, writable: true, reserve: true };
+    let is_large = options.share_tables && backing.page_size() == PageSize::HUGE_2M && len >= attach::TABLE_BYTES;
+    let mapped = is_large.then(|| attach::map_aligned(file, part, Some(attach::TABLE_BYTES)))?;
+    mapped.ok().map(Memory::Placed)
 }
 
 fn map_anywhere(backing: &Backing, options: Options<'_>) -> std::result::Result<Memory, Errno> {

@@ -73,7 +73,23 @@ impl Reservation {
             unsafe { trim(staged, len) };
             return Err(errno);
         }
-        // SAFETY: as above; the target is unused by the caller's contract.
+        // SAFETY: the staged mapping is ours and unused; the rest is the caller's contract.
+        unsafe { self.take_in(offset, staged, len, size) }
+    }
+
+    /// Moves huge pages in that were mapped elsewhere and populated; on failure they are gone, and the range is as before.
+    ///
+    /// # Safety
+    ///
+    /// As for [`commit_huge`](Self::commit_huge); `staged` is a private mapping of `len` bytes that nobody uses.
+    pub(crate) unsafe fn take_in(
+        &self,
+        offset: usize,
+        staged: NonNull<u8>,
+        len: usize,
+        size: PageSize,
+    ) -> Result<(), Errno> {
+        // SAFETY: the caller's contract.
         match unsafe { self.move_in(offset, staged, len) } {
             // Before Linux 5.16 mremap refuses hugetlb. The staged pages are back in the pool.
             // SAFETY: the caller's contract.
@@ -188,6 +204,11 @@ impl Reservation {
         Err(errno)
     }
 
+    /// Whether a committed page is there, without touching it.
+    pub(crate) fn is_present(&self, offset: usize) -> bool {
+        memory::is_present(self.at(offset, 1))
+    }
+
     /// Unmaps the whole range.
     ///
     /// # Safety
@@ -270,6 +291,7 @@ mod tests {
         }
     }
 
+    /// Experiments: 51.
     #[test]
     fn a_commit_that_cannot_be_served_leaves_the_range_alone() {
         let range = Reservation::new(1 << 30, 1 << 30).unwrap();

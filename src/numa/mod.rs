@@ -132,6 +132,7 @@ pub(crate) fn locate(at: usize, pages: usize, size: PageSize, placement: Placeme
 mod tests {
     use super::*;
 
+    /// Experiments: 36.
     #[test]
     fn a_policy_names_the_nodes_asked_for() {
         let topology = Topology::made_of(&[(0, true), (1, false), (64, true)]);

@@ -183,6 +183,7 @@ mod tests {
         locate(0, nodes.len(), 4096, &Made { one, batch, nodes: nodes.to_vec() })
     }
 
+    /// Experiments: 29, 34.
     #[test]
     fn a_denied_call_is_replaced_by_the_other_or_stated() {
         let counts = Located::Counted(vec![NodePages { node: 0, pages: 1 }, NodePages { node: 64, pages: 2 }]);

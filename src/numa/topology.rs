@@ -31,7 +31,7 @@ pub struct Node {
 /// # Sources
 ///
 /// Linux, `Documentation/ABI/stable/sysfs-devices-node`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Topology {
     /// Ascending by number. Empty where the kernel shows none: without NUMA, or without sysfs.

@@ -67,6 +67,8 @@
 #![allow(unsafe_code)]
 
 mod builder;
+#[cfg(feature = "bytes")]
+mod bytes;
 mod cache;
 mod channel;
 mod geometry;

@@ -37,7 +37,7 @@ pub(crate) fn diagnose_since(
 
 /// Ordinary memory of a node, if it cannot hold `needed_bytes`.
 ///
-/// The one limit that is looked at before an attempt: where a policy allows one node only, the kernel answers a
+/// One of two limits that are looked at before an attempt, see [`file_size`]: where a policy allows one node only, the kernel answers a
 /// lack of ordinary memory by killing a process. It may still do so when others take the memory meanwhile.
 pub(crate) fn ordinary_memory_of(node: u32, page_size: PageSize, needed_bytes: u64) -> Option<Limit> {
     let errno = ENOMEM;
@@ -45,16 +45,55 @@ pub(crate) fn ordinary_memory_of(node: u32, page_size: PageSize, needed_bytes: u
     failure.ordinary_memory_of_node().filter(|limit| limit.available_bytes < needed_bytes)
 }
 
-/// Every limit on having `needed_bytes` of huge pages in a memfd or in anonymous memory, also those that allow them.
+/// RLIMIT_FSIZE, if it does not allow a file of `needed_bytes`.
 ///
-/// For reports, which attempt nothing. What is found may be different a moment later.
-pub(crate) fn limits_on(machine: &dyn Machine, page_size: PageSize, needed_bytes: u64) -> Vec<Limit> {
-    let failure = Failure { machine, errno: ENOMEM, page_size, needed_bytes, mount: None, node: None };
-    if let Some(missing) = failure.missing_page_size() {
+/// Looked at before the attempt, like [`ordinary_memory_of`]: the kernel answers with a signal (SIGXFSZ) that kills.
+pub(crate) fn file_size(needed_bytes: u64) -> Option<Limit> {
+    let available_bytes = ThisMachine.soft_limit(Resource::FileSize).filter(|limit| *limit < needed_bytes)?;
+    let remedy = format!("ulimit -f {}, or anonymous memory, which has no file", needed_bytes.div_ceil(1024));
+    Some(Limit { kind: LimitKind::FileSize, needed_bytes, available_bytes, source: "RLIMIT_FSIZE".into(), remedy })
+}
+
+/// Every limit on having `needed_bytes` of huge pages in files of that directory, or without one in a memfd or in
+/// anonymous memory, also those that allow them.
+///
+/// For reports, which attempt nothing that takes a page. What is found may be different a moment later.
+pub(crate) fn limits_on(
+    machine: &dyn Machine,
+    page_size: PageSize,
+    needed_bytes: u64,
+    directory: Option<&Path>,
+) -> Vec<Limit> {
+    let of = |errno| Failure { machine, errno, page_size, needed_bytes, mount: directory, node: None };
+    let failure = of(ENOMEM);
+    if let Some(missing) = failure.missing_page_size().or_else(|| failure.missing_mount()) {
         return vec![missing];
     }
+    let denied = machine.may_create(directory, page_size).err();
+    let denied =
+        denied.filter(|errno| [EACCES, EPERM, EROFS, ENOSYS].contains(errno)).map(|errno| of(errno).permission());
     let cgroups = cgroup::read(machine, &[page_size]);
-    failure.enomem().into_iter().chain(cgroups.iter().map(|limit| failure.cgroup(limit))).collect()
+    let cgroups = cgroups.iter().map(|limit| failure.cgroup(limit));
+    denied.into_iter().chain(failure.enomem()).chain(cgroups).collect()
+}
+
+/// That there is no mount with such pages, for who needs one.
+pub(crate) fn no_mount(page_size: PageSize, needed_bytes: u64) -> Limit {
+    let failure = Failure { machine: &ThisMachine, errno: ENODEV, page_size, needed_bytes, mount: None, node: None };
+    failure.missing_page_size().unwrap_or_else(|| failure.no_mount("/proc/self/mountinfo".into()))
+}
+
+/// That a file which has to have `needed_bytes` is shorter.
+pub(crate) fn truncated(needed_bytes: u64, available_bytes: u64) -> Limit {
+    let remedy = "somebody with write access truncated it: open it anew, and keep that access from whoever did";
+    let source = "fstat(2) of the arena's file".into();
+    Limit { kind: LimitKind::FileLength, needed_bytes, available_bytes, source, remedy: remedy.into() }
+}
+
+/// RLIMIT_MEMLOCK, if it does not let this process pin `needed_bytes` more.
+pub(crate) fn pin_limit_on(machine: &dyn Machine, needed_bytes: u64) -> Option<Limit> {
+    let (errno, page_size) = (ENOMEM, PageSize::base());
+    Failure { machine, errno, page_size, needed_bytes, mount: None, node: None }.pinned_memory()
 }
 
 /// How often each cgroup limit had refused.
@@ -243,6 +282,24 @@ impl Failure<'_> {
         (limit.available_bytes < self.needed_bytes).then_some(limit)
     }
 
+    /// What drivers pin is counted apart from what mlock(2) locks, against the same limit, unless the process may lock
+    /// anything.
+    fn pinned_memory(&self) -> Option<Limit> {
+        const CAP_IPC_LOCK: u64 = 1 << 14;
+        let limit = self.machine.soft_limit(Resource::LockedMemory)?;
+        let status = self.machine.text(Path::new("/proc/self/status")).unwrap_or_default();
+        let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let capabilities = capabilities.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0);
+        if capabilities & CAP_IPC_LOCK != 0 {
+            return None;
+        }
+        let used = kib_of(&status, "VmPin").unwrap_or(0);
+        let kib = used.saturating_add(self.needed_bytes).div_ceil(1024);
+        let remedy = format!("ulimit -l {kib}, LimitMEMLOCK={kib}K in the unit of a service, or CAP_IPC_LOCK");
+        let limit = self.limit(LimitKind::LockedMemory, limit.saturating_sub(used), "RLIMIT_MEMLOCK", remedy);
+        (limit.available_bytes < self.needed_bytes).then_some(limit)
+    }
+
     /// `vm.max_map_count` is a number of mappings: either it allows one more, or nothing at all.
     fn map_count(&self) -> Option<Limit> {
         let file = "/proc/sys/vm/max_map_count";
@@ -278,6 +335,24 @@ impl Failure<'_> {
             false => format!("use one of {}", names.join(", ")),
         };
         Some(self.limit(LimitKind::PageSizeMissing, 0, super::POOLS, remedy))
+    }
+
+    /// The directory that was named has no such pages.
+    fn missing_mount(&self) -> Option<Limit> {
+        let path = self.mount?;
+        let found = self.machine.file_system(path).filter(|found| found.is_hugetlbfs);
+        match found {
+            Some(found) if found.block_bytes == self.page_size.bytes() as u64 => None,
+            Some(_) => Some(self.no_mount(format!("statfs of {}: pages of another size", path.display()))),
+            None => Some(self.no_mount(format!("statfs of {}: no hugetlbfs", path.display()))),
+        }
+    }
+
+    fn no_mount(&self, source: String) -> Limit {
+        let size = self.page_size;
+        let remedy =
+            format!("make one (mount -t hugetlbfs -o pagesize={size} none DIR), or use a memfd, which needs none");
+        self.limit(LimitKind::MountMissing, 0, source, remedy)
     }
 
     fn permission(&self) -> Limit {

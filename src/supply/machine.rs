@@ -8,8 +8,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::error::Errno;
+use crate::page_size::PageSize;
 use crate::sys::file::{self, FileSystem};
 use crate::sys::process::{self, Resource};
+use crate::sys::{self, memory};
 
 /// Who may do what in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +44,8 @@ pub(crate) trait Machine {
     fn access(&self, path: &Path) -> Option<Access>;
     /// A soft resource limit in bytes; `None` when unlimited.
     fn soft_limit(&self, resource: Resource) -> Option<u64>;
+    /// Whether this process may make a file of pages of that size, in a directory or without one; takes no page.
+    fn may_create(&self, directory: Option<&Path>, page_size: PageSize) -> Result<(), Errno>;
     /// Where a symbolic link points.
     fn link(&self, path: &Path) -> Option<PathBuf>;
     /// What a file holds; follows links, those of procfs to files without a name as well.
@@ -85,6 +90,13 @@ impl Machine for ThisMachine {
         process::soft_limit(resource)
     }
 
+    fn may_create(&self, directory: Option<&Path>, page_size: PageSize) -> Result<(), Errno> {
+        match directory.map(|path| CString::new(path.as_os_str().as_bytes())) {
+            None => memory::memfd(c"hugearena-probe", page_size).map(drop),
+            Some(path) => file::may_create_in(&path.map_err(|_| sys::EINVAL)?),
+        }
+    }
+
     fn link(&self, path: &Path) -> Option<PathBuf> {
         std::fs::read_link(path).ok()
     }
@@ -113,6 +125,8 @@ pub(crate) mod fake {
         pub links: BTreeMap<PathBuf, (PathBuf, Stored)>,
         pub address_space: Option<u64>,
         pub locked_memory: Option<u64>,
+        /// Why no file may be made.
+        pub denied: Option<Errno>,
     }
 
     impl FakeMachine {
@@ -181,7 +195,12 @@ pub(crate) mod fake {
             match resource {
                 Resource::AddressSpace => self.address_space,
                 Resource::LockedMemory => self.locked_memory,
+                Resource::FileSize => None,
             }
+        }
+
+        fn may_create(&self, _: Option<&Path>, _: PageSize) -> Result<(), Errno> {
+            self.denied.map_or(Ok(()), Err)
         }
 
         fn link(&self, path: &Path) -> Option<PathBuf> {

@@ -18,10 +18,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use cgroup::CgroupLimit;
-pub(crate) use diagnosis::{diagnose, limits_on};
+pub(crate) use diagnosis::{diagnose, limits_on, no_mount, truncated};
 pub use nodes::NodePool;
 pub use transparent::{TransparentHuge, TransparentMode, transparent_huge};
 
+use crate::error::Limit;
 use crate::page_size::PageSize;
 use crate::sys::file;
 use crate::sys::process::Resource;
@@ -47,6 +48,31 @@ const POOLS: &str = "/sys/kernel/mm/hugepages";
 #[must_use]
 pub fn page_sizes() -> Vec<PageSize> {
     sizes_of(&ThisMachine)
+}
+
+/// RLIMIT_MEMLOCK, if this process may not pin `needed_bytes` more: what to ask when registering memory with io_uring,
+/// AF_XDP, VFIO or RDMA failed with `ENOMEM` (AF_XDP: `ENOBUFS`). `None` when the limit allows that much, when there is
+/// none, and for processes with `CAP_IPC_LOCK`.
+///
+/// What this process has pinned is taken into account; what other processes of the same user have registered with
+/// io_uring or AF_XDP, which counts there too, cannot be seen. The kernel charges whole huge pages, and a ring of io_uring
+/// for itself (Linux 6.14): ask for a little more than what is registered.
+///
+/// # Examples
+///
+/// ```
+/// match hugearena::supply::pin_limit(1 << 30) {
+///     None => println!("1 GiB may be registered"),
+///     Some(limit) => println!("{limit}"), // figures, and the command that raises it
+/// }
+/// ```
+///
+/// # Sources
+///
+/// getrlimit(2), io_uring_register(2), capabilities(7).
+#[must_use]
+pub fn pin_limit(needed_bytes: u64) -> Option<Limit> {
+    diagnosis::pin_limit_on(&ThisMachine, needed_bytes)
 }
 
 pub(crate) fn sizes_of(machine: &dyn Machine) -> Vec<PageSize> {

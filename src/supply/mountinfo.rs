@@ -83,6 +83,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Experiments: 44.
     #[test]
     fn fields_go_by_position_whatever_the_optional_ones() {
         let text = b"31 23 0:28 / /dev/huge\\040pages rw shared:5 master:2 - hugetlbfs none rw,gid=7,pagesize=2M\n\
@@ -99,6 +100,7 @@ mod tests {
         assert!(mounts[1].has_option("hugetlb"));
     }
 
+    /// Experiments: 44.
     #[test]
     fn a_line_of_many_kilobytes_is_a_line() {
         let options = "lowerdir=/x,".repeat(2000);
@@ -125,6 +127,7 @@ mod tests {
     }
 
     proptest! {
+        /// Experiments: 44.
         #[test]
         fn any_name_survives_escaping(name: Vec<u8>) {
             let mut line = b"1 2 0:3 / /".to_vec();
@@ -137,6 +140,7 @@ mod tests {
             prop_assert_eq!(mounts[0].point.as_os_str().as_encoded_bytes(), want);
         }
 
+        /// Experiments: 44.
         #[test]
         fn garbage_never_panics(text: Vec<u8>, words in "[-0-9 /\\\\\n:a-c]{0,200}") {
             parse(&text);

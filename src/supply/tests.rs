@@ -4,6 +4,7 @@ use super::machine::fake::FakeMachine;
 use super::*;
 use proptest::prelude::*;
 
+/// Experiments: 43.
 #[test]
 fn six_page_sizes_come_largest_first_and_odd_names_are_skipped() {
     let machine = [64, 2048, 32768, 524_288, 1_048_576, 16_777_216]

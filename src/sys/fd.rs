@@ -1,10 +1,10 @@
-//! Descriptors: passed over Unix sockets, reopened, and their seals.
+//! Descriptors: passed over Unix sockets, reopened, their seals and locks.
 
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
-use super::{EINTR, check, last_errno};
+use super::{EINTR, EMSGSIZE, check, last_errno};
 use crate::error::Errno;
 
 /// Descriptors that a message is looked through for; a peer that sends more has them closed by the kernel.
@@ -45,7 +45,8 @@ pub struct Received {
     pub fd: Option<OwnedFd>,
 }
 
-/// recvmsg(2): fills the start of `buffer`. Of several descriptors none is kept.
+/// recvmsg(2): fills the start of `buffer`. Of several descriptors none is kept. `EMSGSIZE`: some of what came with the
+/// bytes was lost, because there was no room for it or this process may have no more descriptors.
 pub fn receive_with_fd(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received, Errno> {
     let mut control = Control([0; 64]);
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -56,6 +57,9 @@ pub fn receive_with_fd(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Rece
     let len = unsafe { retry(|| libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC))? };
     // SAFETY: the kernel has filled the control buffer that the message points to.
     let mut fds = unsafe { received_fds(&message) };
+    if message.msg_flags & libc::MSG_CTRUNC != 0 {
+        return Err(EMSGSIZE);
+    }
     let fd = if fds.len() == 1 { fds.pop() } else { None };
     Ok(Received { len, fd })
 }
@@ -120,10 +124,47 @@ pub fn is_sealed_against_shrinking(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(seals & libc::F_SEAL_SHRINK != 0)
 }
 
-/// fcntl(`F_GETFL`): whether the descriptor can be written to.
+/// fcntl(`F_GETFL`, `F_GET_SEALS`): whether a new shared mapping of the descriptor can be written to: it is open for
+/// that, and no seal forbids it.
 pub fn is_writable(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     // SAFETY: asks about an open descriptor.
     let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
     check(flags)?;
-    Ok(flags & libc::O_ACCMODE == libc::O_RDWR)
+    // SAFETY: as above. -1, every bit, for a file that has no seals.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    let is_sealed = seals >= 0 && seals & (libc::F_SEAL_WRITE | libc::F_SEAL_FUTURE_WRITE) != 0;
+    Ok(flags & libc::O_ACCMODE == libc::O_RDWR && !is_sealed)
+}
+
+/// fcntl(`F_OFD_SETLK`) of the whole file: for others to see, as long as this description of the file is open.
+/// `EAGAIN`: another description has such a lock.
+pub fn announce(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    set_record_lock(fd, libc::F_WRLCK)
+}
+
+/// Takes [`announce`] back, in whichever processes the description is open.
+pub fn retract(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    set_record_lock(fd, libc::F_UNLCK)
+}
+
+fn set_record_lock(fd: BorrowedFd<'_>, kind: libc::c_int) -> Result<(), Errno> {
+    let lock = whole_file(kind);
+    // SAFETY: the call reads a live struct.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &lock) })
+}
+
+/// fcntl(`F_OFD_GETLK`): whether another description of the file is [announced](announce). Takes nothing, so that
+/// nobody who wants the lock at this moment is refused.
+pub fn is_announced(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let mut lock = whole_file(libc::F_WRLCK);
+    // SAFETY: the call reads and writes a live struct.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) })?;
+    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+fn whole_file(kind: libc::c_int) -> libc::flock {
+    // SAFETY: a struct of numbers, for which zeroes mean from the start to the end, and no process.
+    let mut lock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
+    lock.l_type = kind as libc::c_short;
+    lock
 }

@@ -23,6 +23,11 @@ pub struct FileSystem {
     pub blocks_free: u64,
 }
 
+/// Major and minor number of a device, as procfs names it.
+pub fn device_numbers(device: u64) -> (u32, u32) {
+    (libc::major(device), libc::minor(device))
+}
+
 /// statfs(2).
 pub fn file_system(path: &CStr) -> Result<FileSystem, Errno> {
     let mut stat = MaybeUninit::<libc::statfs>::uninit();
@@ -62,6 +67,13 @@ pub fn unnamed_file(directory: &CStr) -> Result<OwnedFd, Errno> {
     check(fd)?;
     // SAFETY: a fresh descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// faccessat(2) with `AT_EACCESS`: whether files may be made in a directory.
+pub fn may_create_in(directory: &CStr) -> Result<(), Errno> {
+    let (mode, flags) = (libc::W_OK | libc::X_OK, libc::AT_EACCESS);
+    // SAFETY: the path is a C string.
+    check(unsafe { libc::faccessat(libc::AT_FDCWD, directory.as_ptr(), mode, flags) })
 }
 
 /// Reads the start of a small file (sysfs, procfs) into `buffer`, without allocating.

@@ -36,6 +36,8 @@ pub enum Anonymous {
     Reserved,
     /// Base pages, touched on demand.
     Base,
+    /// Base pages, touched on demand, and not reserved: for tables of which little is ever touched.
+    Lazy,
     /// Huge pages of this size, reserved now and populated as far as the kernel can (`MAP_POPULATE`).
     Huge(PageSize),
     /// Huge pages of this size, reserved now, populated later.
@@ -51,6 +53,7 @@ pub fn map_anonymous(len: usize, kind: Anonymous) -> Result<NonNull<u8>, Errno> 
     let (prot, flags) = match kind {
         Anonymous::Reserved => (libc::PROT_NONE, private | libc::MAP_NORESERVE),
         Anonymous::Base => (rw, private),
+        Anonymous::Lazy => (rw, private | libc::MAP_NORESERVE),
         Anonymous::HugeLazy(size) => (rw, private | huge_flags(size)),
         Anonymous::Huge(size) => (rw, private | huge_flags(size) | libc::MAP_POPULATE),
     };
@@ -169,6 +172,17 @@ pub unsafe fn populate_by_read(at: NonNull<u8>, len: usize, size: PageSize) -> R
     result
 }
 
+/// mincore(2) of the base page at `at`, which starts one: whether a touch finds a page there. `true` where the call is
+/// denied.
+pub fn is_present(at: NonNull<u8>) -> bool {
+    let mut present = 0u8;
+    // SAFETY: the kernel checks the address, and writes one byte for one page.
+    match check(unsafe { libc::mincore(at.as_ptr().cast(), 1, &mut present) }) {
+        Ok(()) => present & 1 != 0,
+        Err(errno) => errno != super::ENOMEM,
+    }
+}
+
 /// madvise(`MADV_HUGEPAGE`): asks for transparent huge pages. Success proves nothing about what is there.
 ///
 /// # Safety
@@ -226,6 +240,13 @@ fn memfd_with(name: &std::ffi::CStr, flags: libc::c_uint) -> Result<OwnedFd, Err
 pub fn seal_shrink(file: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: the descriptor is open and the call changes only the file's seals.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) })
+}
+
+/// fcntl(`F_ADD_SEALS`, `F_SEAL_FUTURE_WRITE`), Linux 5.1: nobody can map the file for writing any more, write to it, or
+/// punch holes into it. Mappings that are there go on.
+pub fn seal_future_writes(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: the descriptor is open and the call changes only the file's seals.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) })
 }
 
 /// madvise(2).

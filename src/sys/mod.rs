@@ -33,9 +33,12 @@ pub const ENODEV: Errno = Errno(libc::ENODEV);
 /// Invalid argument: also "this kernel does not know this flag".
 pub const EINVAL: Errno = Errno(libc::EINVAL);
 /// File exists: from mmap, "that address is taken".
+pub const EMSGSIZE: Errno = Errno(libc::EMSGSIZE);
 pub const EEXIST: Errno = Errno(libc::EEXIST);
 /// Interrupted by a signal.
 pub const EINTR: Errno = Errno(libc::EINTR);
+/// File too large.
+pub const EFBIG: Errno = Errno(libc::EFBIG);
 /// Cancelled: what the crate itself answers when a caller's callback stops an operation.
 pub const ECANCELED: Errno = Errno(libc::ECANCELED);
 /// Function not implemented, or denied by seccomp.
@@ -45,6 +48,18 @@ pub const ENOSYS: Errno = Errno(libc::ENOSYS);
 pub fn last_errno() -> Errno {
     // SAFETY: `__errno_location` returns a valid pointer to this thread's errno, always.
     Errno(unsafe { *libc::__errno_location() })
+}
+
+/// Runs `body` and leaves this thread's errno as it was: free(3) must not change it.
+pub fn keeping_errno<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: `__errno_location` returns a valid pointer to this thread's errno, always.
+    unsafe {
+        let errno = libc::__errno_location();
+        let before = *errno;
+        let result = body();
+        *errno = before;
+        result
+    }
 }
 
 /// `Ok` when a C call that answers -1 on failure did not.

@@ -163,6 +163,7 @@ mod tests {
         assert_eq!(set.and(&CpuSet::of([64, 65])), CpuSet::of([64]));
     }
 
+    /// Experiments: 36.
     #[test]
     fn every_node_id_is_taken_or_refused_cleanly() {
         let memory = vec![0u8; 3 * PageSize::base().bytes()];

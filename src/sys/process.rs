@@ -14,6 +14,8 @@ pub enum Resource {
     AddressSpace,
     /// RLIMIT_MEMLOCK: bytes of locked memory.
     LockedMemory,
+    /// RLIMIT_FSIZE: bytes of a file.
+    FileSize,
 }
 
 /// The soft limit, or `None` when it is unlimited.
@@ -21,6 +23,7 @@ pub fn soft_limit(resource: Resource) -> Option<u64> {
     let which = match resource {
         Resource::AddressSpace => libc::RLIMIT_AS,
         Resource::LockedMemory => libc::RLIMIT_MEMLOCK,
+        Resource::FileSize => libc::RLIMIT_FSIZE,
     };
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: getrlimit fills the struct; it fails only for a bad pointer or resource.

@@ -7,6 +7,7 @@ use super::*;
 use crate::support::Child;
 use crate::support::machine::{Mounted, TempDir, become_nobody};
 use hugearena::Populate;
+use hugearena::supply::Supply;
 
 fn on(dir: &Path) -> BackingKind {
     BackingKind::Hugetlbfs { dir: Some(dir.into()) }
@@ -16,6 +17,7 @@ fn mounted(options: &str, flags: libc::c_ulong) -> Mounted {
     Mounted::hugetlbfs(PageSize::HUGE_2M, options, flags)
 }
 
+/// Experiments: 5.
 #[test]
 fn the_size_of_a_mount_is_named() {
     Child::new().needs_pages(PageSize::HUGE_2M, 8).in_mount_namespace().run(|| {
@@ -56,6 +58,7 @@ fn assert_falls_to_base_pages(builder: ArenaBuilder, kind: LimitKind) {
     assert_fell_back(builder, kind);
 }
 
+/// Experiments: 26.
 #[test]
 fn a_mount_of_somebody_else_is_named_with_owner_and_mode() {
     Child::new().in_mount_namespace().run(|| {
@@ -132,8 +135,16 @@ fn without_any_mount_the_error_says_how_to_make_one() {
             return support::skip("a machine without hugetlbfs mounts", "this one has a mount that serves");
         };
         let text = error.to_string();
-        let is_told = text.contains("mount -t hugetlbfs -o pagesize=2M") || error.limit().is_some();
-        assert!(is_told && text.contains("memfd") || error.limit().is_some(), "{text}");
+        let kind = error.limit().map(|limit| limit.kind);
+        if Supply::read().pool(PageSize::HUGE_2M).is_some() {
+            assert!(matches!(kind, Some(LimitKind::MountMissing | LimitKind::Permission)), "{text}");
+            assert!(
+                kind != Some(LimitKind::MountMissing) || text.contains("mount -t hugetlbfs -o pagesize=2M"),
+                "{text}"
+            );
+        } else {
+            assert_eq!(kind, Some(LimitKind::PageSizeMissing), "{text}");
+        }
         assert!(wanted.open().unwrap().obtained().is_fallback());
     });
 }
@@ -160,6 +171,7 @@ fn a_truncated_file_is_an_error_when_claimed() {
         let error = arena.last_error().expect("it says why");
         assert_eq!(error.operation(), Operation::Populate);
         assert_eq!(error.os_error().and_then(std::io::Error::raw_os_error), Some(libc::EFAULT), "{error}");
+        assert_names(&error, LimitKind::FileLength, 4 * HUGE, 2 * HUGE);
         assert_eq!(arena.stats().claimed, 2);
         drop((kept, held));
     });

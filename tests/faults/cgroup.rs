@@ -32,42 +32,49 @@ fn check_limit(spec: CgroupSpec) {
     }
 }
 
+/// Experiments: 1, 3, 4, 7, 9.
 #[test]
 fn a_limit_on_use_is_named() {
     let spec = limit(Version::V2, Which::Max, 3);
     in_cgroup(spec).run(|| check_limit(spec));
 }
 
+/// Experiments: 4.
 #[test]
 fn a_limit_on_reservations_is_named() {
     let spec = limit(Version::V2, Which::Reserved, 3);
     in_cgroup(spec).run(|| check_limit(spec));
 }
 
+/// Experiments: 1.
 #[test]
 fn a_limit_on_use_of_a_group_above_is_named() {
     let spec = CgroupSpec { on_parent: true, ..limit(Version::V2, Which::Max, 3) };
     in_cgroup(spec).run(|| check_limit(spec));
 }
 
+/// Experiments: 4.
 #[test]
 fn a_limit_on_reservations_of_a_group_above_is_named() {
     let spec = CgroupSpec { on_parent: true, ..limit(Version::V2, Which::Reserved, 3) };
     in_cgroup(spec).run(|| check_limit(spec));
 }
 
+/// Experiments: 1, 4.
 #[test]
 fn a_limit_on_use_of_version_1_is_named() {
     let spec = limit(Version::V1, Which::Max, 3);
     in_cgroup(spec).run(|| check_limit(spec));
 }
 
+/// Experiments: 4.
 #[test]
 fn a_limit_on_reservations_of_a_group_above_of_version_1_is_named() {
     let spec = CgroupSpec { on_parent: true, ..limit(Version::V1, Which::Reserved, 3) };
     in_cgroup(spec).run(|| check_limit(spec));
 }
 
+/// Experiments: 2, 10.
 #[test]
 fn a_limit_of_nothing_is_named() {
     in_cgroup(limit(Version::V2, Which::Max, 0)).run(|| {
@@ -77,6 +84,7 @@ fn a_limit_of_nothing_is_named() {
     });
 }
 
+/// Experiments: 12.
 #[test]
 fn a_lazy_arena_meets_the_limit_when_claimed() {
     in_cgroup(limit(Version::V2, Which::Max, 3)).run(|| {
@@ -96,6 +104,7 @@ fn a_lazy_arena_meets_the_limit_when_claimed() {
     });
 }
 
+/// Experiments: 3.
 #[test]
 fn the_heap_falls_back_under_a_limit_on_use() {
     in_cgroup(limit(Version::V2, Which::Max, 3)).run(|| heap::check_fallback(3));

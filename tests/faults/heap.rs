@@ -76,6 +76,7 @@ fn a_pool_that_is_one_page_short_means_smaller_pages() {
     Child::new().pool_of(1).run(|| check_fallback(1));
 }
 
+/// Experiments: 41.
 #[test]
 fn the_last_pages_are_used_and_then_smaller_ones() {
     Child::new().pool_of(5).run(|| {
@@ -84,6 +85,7 @@ fn the_last_pages_are_used_and_then_smaller_ones() {
     });
 }
 
+/// Experiments: 47.
 #[test]
 fn strict_gets_null_where_others_fall_back() {
     static STRICT: HugeAlloc = HugeAlloc::new().strict();
@@ -104,6 +106,41 @@ fn strict_gets_what_there_is() {
         assert_eq!(fill(&STRICT, 1, 5 << 20), 0);
         let stats = STRICT.stats();
         assert_eq!((stats.mapped_bytes, stats.huge_2m_bytes), (3 * HUGE as u64, 3 * HUGE as u64), "{stats}");
+    });
+}
+
+/// In a process of its own with a pool of its own: what the heap says it holds is what the pool lacks, and what the
+/// kernel says of this process.
+#[test]
+fn the_pool_and_the_process_agree_with_the_statistics() {
+    static STRICT: HugeAlloc = HugeAlloc::new().strict();
+    Child::new().pool_of(12).run(|| {
+        let free = || hugearena::supply::Supply::read().pool(PageSize::HUGE_2M).unwrap().free;
+        let before = free();
+        let agree = |when: &str| {
+            let stats = STRICT.stats();
+            assert_eq!((before - free()) * HUGE as u64, stats.huge_2m_bytes, "{when}: {stats}");
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("HugetlbPages:")).unwrap();
+            let kib: u64 = line.trim().strip_suffix(" kB").unwrap().trim().parse().unwrap();
+            assert_eq!(kib << 10, stats.huge_2m_bytes, "{when}: {stats}");
+        };
+        agree("nothing");
+        // SAFETY: the sizes are not 0; each block is freed once, with its layout.
+        unsafe {
+            let small = STRICT.alloc(layout(1_000));
+            agree("a small block");
+            let large = STRICT.alloc(layout(5 << 20));
+            agree("a large block");
+            let large = STRICT.realloc(large, layout(5 << 20), 9 << 20);
+            agree("a larger one");
+            STRICT.dealloc(large, layout(9 << 20));
+            agree("freed");
+            STRICT.trim();
+            agree("trimmed");
+            assert!(STRICT.stats().huge_2m_bytes <= 2 * HUGE as u64, "{}", STRICT.stats());
+            STRICT.dealloc(small, layout(1_000));
+        }
     });
 }
 

@@ -56,6 +56,26 @@ fn a_remedy_for_address_space_is_enough() {
     });
 }
 
+/// The kernel answers with SIGXFSZ, which kills.
+#[test]
+fn the_size_of_files_is_named_and_no_signal() {
+    Child::new().needs_pages(PageSize::HUGE_2M, 3).run(|| {
+        limit_resource(libc::RLIMIT_FSIZE, 4 << 20);
+        for size in [PageSize::base(), PageSize::HUGE_2M] {
+            let builder = |bytes| Arena::builder().page_size(size).capacity(bytes).strict();
+            let error = builder(6 << 20).open().unwrap_err();
+            assert_names(&error, LimitKind::FileSize, 6 << 20, 4 << 20);
+            let error = builder(2 << 20).max_capacity(1 << 30).open().unwrap_err();
+            assert_names(&error, LimitKind::FileSize, 1 << 30, 4 << 20);
+            let arena = builder(2 << 20).max_capacity(4 << 20).open().unwrap();
+            arena.grow((2 << 20) / size.bytes()).unwrap();
+            assert_eq!(arena.trim().unwrap(), (4 << 20) / size.bytes());
+            assert!(builder(6 << 20).backing(BackingKind::Anonymous).open().is_ok(), "which has no file");
+        }
+    });
+}
+
+/// Experiments: 66.
 #[test]
 fn locked_memory_limits_nothing_here() {
     Child::new().run(|| {
@@ -69,6 +89,7 @@ fn locked_memory_limits_nothing_here() {
     });
 }
 
+/// Experiments: 26.
 #[test]
 fn huge_pages_need_no_privilege() {
     Child::new().needs_pages(PageSize::HUGE_2M, 4).run(|| {

@@ -11,6 +11,7 @@ fn free_pages() -> u64 {
     Supply::read().pool(PageSize::HUGE_2M).unwrap().available_pages()
 }
 
+/// Experiments: 41, 47, 49.
 #[test]
 fn an_empty_pool_is_named() {
     Child::new().pool_of(0).run(|| {
@@ -28,6 +29,7 @@ fn an_empty_pool_is_named() {
     });
 }
 
+/// Experiments: 7, 9.
 #[test]
 fn a_pool_that_is_one_page_short_is_named() {
     Child::new().pool_of(4).run(|| {
@@ -43,6 +45,7 @@ fn a_pool_that_is_one_page_short_is_named() {
     });
 }
 
+/// Experiments: 76.
 #[test]
 fn a_lazy_arena_holds_its_pages_from_the_start() {
     Child::new().pool_of(4).run(|| {
@@ -73,27 +76,6 @@ fn of_two_who_race_for_the_last_pages_one_gets_an_error() {
             for error in results.iter().filter_map(|result| result.as_ref().err()) {
                 assert_names(error, LimitKind::Pool, 3 * HUGE, 2 * HUGE);
             }
-        }
-    });
-}
-
-#[test]
-fn processes_race_for_the_last_pages_without_a_signal() {
-    Child::new().pool_of(5).run(|| {
-        for round in 0..20 {
-            let kind = &KINDS[round % 2];
-            let codes = std::thread::scope(|scope| {
-                let race = || {
-                    fork(|| match arena(3).backing(kind.clone()).strict().open() {
-                        Ok(arena) => i32::from(arena.claim_zeroed(3, FirstTouch::whole()).is_none()),
-                        Err(error) if error.limit().is_some_and(|limit| limit.kind == LimitKind::Pool) => 0,
-                        // Whoever won may have given everything back before the loser could look.
-                        Err(error) => i32::from(error.os_error().is_none()),
-                    })
-                };
-                [scope.spawn(race), scope.spawn(race)].map(|thread| thread.join().unwrap())
-            });
-            assert!(codes.iter().all(|code| code.success()), "{codes:?}");
         }
     });
 }
@@ -132,6 +114,7 @@ fn an_eager_stand_in_says_how_much_is_on_transparent_huge_pages() {
     });
 }
 
+/// Experiments: 14.
 #[test]
 fn a_killed_process_leaves_no_pages_behind() {
     Child::new().needs_pages(PageSize::HUGE_2M, 4).run(|| {
@@ -149,6 +132,7 @@ fn a_killed_process_leaves_no_pages_behind() {
     });
 }
 
+/// Experiments: 6.
 #[test]
 fn no_signal_handler_is_installed() {
     Child::new().run(|| {

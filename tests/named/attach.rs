@@ -63,6 +63,7 @@ fn writing_to_a_read_only_view_is_a_fault() {
     });
 }
 
+/// Experiments: 58, 63, 64.
 #[test]
 fn two_hundred_times_at_two_hundred_addresses() {
     child(3).run(|| {

@@ -1,43 +1,14 @@
 //! SIGKILL at any moment: the next owner believes no dirty page clean.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use hugearena::memops::{Nothing, Pace};
 
 use super::*;
+use crate::support::kill::{Random, killed_after, rounds};
+use crate::support::print_figure;
 
-const ROUNDS: usize = 200;
 const PAGES: usize = 8;
-
-/// A process that is killed after a while.
-fn killed_after(time: Duration, body: impl FnOnce()) {
-    // SAFETY: the child runs `body` and ends without returning into the harness; the parent kills it by its id.
-    unsafe {
-        let child = libc::fork();
-        assert!(child >= 0);
-        if child == 0 {
-            libc::alarm(100);
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-            libc::_exit(if outcome.is_ok() { 0 } else { 101 });
-        }
-        std::thread::sleep(time);
-        libc::kill(child, libc::SIGKILL);
-        let status = support::child::wait_for(child);
-        assert_ne!(status.code(), Some(101), "the owner failed before it was killed");
-    }
-}
-
-/// xorshift64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
 
 /// Everything that changes what is known about a page. What is claimed is made dirty where it is looked at: at both
 /// ends and in the middle.
@@ -70,20 +41,19 @@ fn use_arena(ground: &Ground, random: &mut Random) {
     }
 }
 
+/// Experiments: 14, 74.
 #[test]
 fn no_dirty_page_is_believed_clean() {
     child(PAGES).run(|| {
-        let seed = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
-        eprintln!("seed {seed}");
-        let mut random = Random(seed);
+        let (mut random, rounds) = (Random::seeded(), rounds(200));
         let mount = Mounted::hugetlbfs(PageSize::HUGE_2M, &format!("size={}", PAGES * HUGE), 0);
         let ground = Ground { mount, records: TempDir::new() };
         let (mut clean, mut kinds) = (0, [0; 3]);
-        for round in 0..ROUNDS {
+        for round in 0..rounds {
             // Early, while it is created and populated; or later, while it is used and shut down.
             let longest = [2_000, 8_000, 40_000][round % 3];
             let time = Duration::from_micros(random.below(longest));
-            let mut its_own = Random(random.below(u64::MAX) | 1);
+            let mut its_own = random.another();
             killed_after(time, || use_arena(&ground, &mut its_own));
             let arena = ground.open(PAGES);
             kinds[match restarted(&arena) {
@@ -100,7 +70,8 @@ fn no_dirty_page_is_believed_clean() {
         }
         let [created, known, unknown] = kinds;
         eprintln!("{created} new, {known} restarts with a record ({clean} clean pages), {unknown} without");
-        assert!(known > ROUNDS / 4 && clean > ROUNDS / 4, "{kinds:?}, {clean} clean: the kills came too early");
+        assert!(known > rounds / 4 && clean > rounds / 4, "{kinds:?}, {clean} clean: the kills came too early");
+        print_figure(&format!("named arenas killed, no dirty page believed clean, pages back: {rounds} of {rounds}"));
         if names_in(ground.mount.path()).contains(&"hugearena.x".to_string()) {
             ground.remove();
         }

@@ -27,7 +27,7 @@ fn what_is_no_record_is_refused_and_left_as_it_is() {
         let ground = Ground::new();
         ground.open(2);
         let good = std::fs::read(ground.record()).unwrap();
-        assert_eq!(good.len(), 4096 + 8);
+        assert_eq!(good.len(), 4096 + 3 * 8);
         assert_refused(&ground, b"", "no record");
         assert_refused(&ground, b"#!/bin/sh\n", "no record");
         assert_refused(&ground, &good[..100], "cut short");

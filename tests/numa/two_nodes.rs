@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::support::cgroup::{Cgroup, CgroupSpec, Limit as Which, Version, join};
 use crate::support::machine::is_root;
+use hugearena::doctor::{Facts, judge};
 use hugearena::supply::Supply;
 
 const HUGE: PageSize = PageSize::HUGE_2M;
@@ -15,15 +17,15 @@ fn pool_file(node: u32) -> PathBuf {
 }
 
 /// Two nodes, each with exactly so many free pages while this lives.
-struct TwoNodes {
-    nodes: [u32; 2],
+pub struct TwoNodes {
+    pub nodes: [u32; 2],
     before: Vec<(PathBuf, String)>,
     _lock: support::pool::PoolLock,
 }
 
 impl TwoNodes {
     /// `None`, with a line that says so, where there are no two nodes to have.
-    fn with_pages(pages: [u64; 2]) -> Option<TwoNodes> {
+    pub fn with_pages(pages: [u64; 2]) -> Option<TwoNodes> {
         let lock = support::pool::PoolLock::take();
         let usable = nodes().filter(|nodes| nodes.len() == 2 && is_root());
         let Some(nodes) = usable.and_then(|nodes| <[u32; 2]>::try_from(nodes).ok()) else {
@@ -47,7 +49,7 @@ impl TwoNodes {
     }
 
     /// Free pages of each node, as the supply says.
-    fn free(&self) -> [u64; 2] {
+    pub fn free(&self) -> [u64; 2] {
         let supply = Supply::read();
         self.nodes.map(|node| {
             let mut pools = supply.node_pools.iter();
@@ -55,7 +57,7 @@ impl TwoNodes {
         })
     }
 
-    fn counts(&self, arena: &Arena) -> [usize; 2] {
+    pub fn counts(&self, arena: &Arena) -> [usize; 2] {
         let counts = counts(arena);
         self.nodes.map(|node| counts.get(&node).copied().unwrap_or(0))
     }
@@ -69,6 +71,7 @@ impl Drop for TwoNodes {
     }
 }
 
+/// Experiments: 32, 35.
 #[test]
 fn each_node_serves_whoever_is_strict() {
     let Some(two) = TwoNodes::with_pages([16, 24]) else { return };
@@ -88,6 +91,8 @@ fn each_node_serves_whoever_is_strict() {
 }
 
 /// mmap reserves from the whole pool and succeeds; a touch would raise SIGBUS.
+///
+/// Experiments: 33.
 #[test]
 fn a_strict_placement_on_an_empty_node_is_a_clean_error() {
     let Some(two) = TwoNodes::with_pages([32, 0]) else { return };
@@ -99,6 +104,30 @@ fn a_strict_placement_on_an_empty_node_is_a_clean_error() {
             check_limit(&error, two.nodes[1], 8, 0);
             assert_eq!(two.free(), [32, 0], "what the failed call took is back");
         }
+    }
+}
+
+/// The policy holds for what comes later, too; and what a node does not have leaves the arena as it was.
+#[test]
+fn an_arena_grows_on_its_node() {
+    let Some(two) = TwoNodes::with_pages([32, 8]) else { return };
+    for kind in KINDS {
+        let builder = arena(HUGE, 2).max_capacity(20 * BYTES).backing(kind.clone());
+        let near = builder.placement(Placement::Strict(two.nodes[1])).open().unwrap();
+        assert_eq!((two.free(), near.obtained().nodes.on(two.nodes[1])), ([32, 6], Some(2)));
+        near.grow(4).unwrap();
+        assert_eq!(two.free(), [32, 2]);
+        let held = near.claim(6).unwrap();
+        let error = near.grow(5).unwrap_err();
+        check_limit(&error, two.nodes[1], 5, 2);
+        near.grow(2).unwrap();
+        let error = near.grow(1).unwrap_err();
+        check_limit(&error, two.nodes[1], 1, 0);
+        let supply = Supply::read();
+        assert_eq!(supply.pool(HUGE).unwrap().reserved, 0, "no promise is left behind");
+        assert_eq!((near.trim().unwrap(), two.free()), (2, [32, 2]));
+        drop((held, near));
+        assert_eq!(two.free(), [32, 8]);
     }
 }
 
@@ -147,6 +176,7 @@ fn a_lazy_page_that_the_node_lacks_is_an_error_of_the_claim() {
     check_limit(&arena.last_error().unwrap(), two.nodes[1], 1, 0);
 }
 
+/// Experiments: 33.
 #[test]
 fn a_preference_that_is_not_met_is_stated() {
     let Some(two) = TwoNodes::with_pages([32, 3]) else { return };
@@ -165,6 +195,7 @@ fn a_preference_that_is_not_met_is_stated() {
     }
 }
 
+/// Experiments: 33.
 #[test]
 fn interleaved_pages_are_spread_evenly() {
     let Some(two) = TwoNodes::with_pages([32, 32]) else { return };
@@ -199,6 +230,8 @@ fn ordinary_memory_that_a_node_cannot_hold_is_an_error() {
 }
 
 /// A container whose cpuset leaves it one node: the pool has pages, and none of them may be used.
+///
+/// Experiments: 5.
 #[test]
 fn nodes_that_a_cpuset_leaves_out_are_named() {
     let Some(two) = TwoNodes::with_pages([32, 1]) else { return };
@@ -213,6 +246,8 @@ fn nodes_that_a_cpuset_leaves_out_are_named() {
         for kind in KINDS {
             check_limit(&arena(HUGE, 8).backing(kind).open().unwrap_err(), two.nodes[1], 8, 1);
         }
+        let report = judge(&Facts::collect(HUGE, 8 * BYTES as u64));
+        assert_eq!(report.tightest.map(|limit| limit.kind), Some(LimitKind::Node), "what doctor says");
         let strict = |pages| arena(HUGE, pages).placement(Placement::Strict(two.nodes[0])).open();
         check_limit(&strict(8).unwrap_err(), two.nodes[1], 8, 1);
         let error = strict(1).unwrap_err();
@@ -224,6 +259,8 @@ fn nodes_that_a_cpuset_leaves_out_are_named() {
 }
 
 /// Which of the kernel's two answers can be relied on for huge pages: printed, and held to agree if both are given.
+///
+/// Experiments: 34.
 #[test]
 fn move_pages_agrees_or_says_that_it_cannot() {
     let Some(two) = TwoNodes::with_pages([4, 4]) else { return };
@@ -254,4 +291,30 @@ fn a_policy_that_was_not_kept_is_found_out() {
     });
     assert!(status.success(), "{status}");
     assert_eq!(two.free(), [32, 0]);
+}
+
+/// A cgroup's limit is the whole of what it allows, and the nodes share it.
+///
+/// Experiments: 38.
+#[test]
+fn a_limit_of_a_cgroup_is_had_half_from_each_node() {
+    let Some(two) = TwoNodes::with_pages([16, 16]) else { return };
+    let create = |version| {
+        let spec = CgroupSpec { version, limit: Which::Max, bytes: 8 * BYTES as u64, on_parent: false };
+        Cgroup::create(&spec)
+    };
+    let group = match create(Version::V1).or_else(|_| create(Version::V2)) {
+        Ok(group) => group,
+        Err(reason) => return support::print_skip("a hugetlb cgroup on two nodes", &reason),
+    };
+    let status = support::fork(|| {
+        join(group.path());
+        let open = |node| arena(HUGE, 4).placement(Placement::Strict(node)).open().unwrap();
+        let halves = two.nodes.map(open);
+        assert_eq!(halves.each_ref().map(|half| two.counts(half)), [[4, 0], [0, 4]]);
+        let error = arena(HUGE, 1).placement(Placement::Strict(two.nodes[1])).open().unwrap_err();
+        assert_eq!(error.limit().map(|limit| limit.kind), Some(LimitKind::CgroupMax), "{error}");
+        0
+    });
+    assert!(status.success(), "{status}");
 }

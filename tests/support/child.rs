@@ -9,7 +9,7 @@ use hugearena::PageSize;
 use super::cgroup::{self, Cgroup, CgroupSpec};
 use super::machine;
 use super::pool::{Hog, PoolUnchanged};
-use super::{missing, print_skip, skip, skip_size};
+use super::{missing, print_figure, print_skip, skip, skip_size};
 
 const IS_CHILD: &str = "HUGEARENA_TEST_CHILD";
 const CGROUP: &str = "HUGEARENA_TEST_CGROUP";
@@ -161,6 +161,7 @@ fn check(test: &str, output: &Output) {
     for reason in err.lines().filter_map(|line| line.strip_prefix("skipped: ")) {
         print_skip(test, reason);
     }
+    err.lines().filter_map(|line| line.strip_prefix("figure: ")).for_each(print_figure);
     let status = output.status;
     assert_eq!(status.signal(), None, "{test} was killed by a signal\n{out}\n{err}");
     assert!(status.success() && out.contains("1 passed"), "{test}: {status}\n{out}\n{err}");
@@ -176,6 +177,11 @@ fn test_name<F>() -> String {
 
 /// fork(2): `body` runs in the child, whose exit code is what it returns, or 101 when it panics.
 pub fn fork(body: impl FnOnce() -> i32) -> ExitStatus {
+    wait_for(start(body))
+}
+
+/// As [`fork`], without waiting for the child.
+pub fn start(body: impl FnOnce() -> i32) -> libc::pid_t {
     // SAFETY: the child runs `body` and ends without returning into the harness.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
@@ -186,7 +192,7 @@ pub fn fork(body: impl FnOnce() -> i32) -> ExitStatus {
         // SAFETY: ends this process at once: no handlers, no destructors.
         unsafe { libc::_exit(code) };
     }
-    wait_for(child)
+    child
 }
 
 /// waitpid(2).

@@ -10,6 +10,7 @@
 
 pub mod cgroup;
 pub mod child;
+pub mod kill;
 pub mod machine;
 pub mod pool;
 
@@ -43,6 +44,11 @@ pub fn skip_size(size: PageSize, reason: &str) {
 pub fn print_skip(what: &str, reason: &str) {
     // Not `eprintln`: the harness keeps what passing tests print by it to itself. In one call, for threads print.
     let _ = std::io::stderr().write_all(format!("skipped: {what}: {reason}\n").as_bytes());
+}
+
+/// Prints a figure that a test has counted, past the harness's capture and that of [`Child`].
+pub fn print_figure(text: &str) {
+    let _ = std::io::stderr().write_all(format!("figure: {text}\n").as_bytes());
 }
 
 /// Why `pages` pages of `size` cannot be had here, if so.

@@ -108,7 +108,9 @@ impl Drop for PoolUnchanged {
                 continue;
             }
             let (before, now_is) = (&self.before, &now);
-            assert!(before.was_disturbed(&now), "the pools changed: before {before:?}, now {now_is:?}");
+            let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+            let kernel = kernel.trim();
+            assert!(before.was_disturbed(&now), "the pools changed: before {before:?}, now {now_is:?}; Linux {kernel}");
             return super::print_skip("pool counters", "another process changed them during the test");
         }
     }

@@ -1,15 +1,16 @@
 //! `hugearena doctor`: the library's report, and the tables that it was made from.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 
 use hugearena::PageSize;
 use hugearena::doctor::{Facts, Finding, HugeMount, Report, judge};
 use hugearena::error::Limit;
 use hugearena::supply::{CgroupLimit, NodePool, Pool};
 
-use crate::Answer;
 use crate::json::Json;
 use crate::size;
+use crate::{Answer, status};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -19,13 +20,19 @@ pub struct Options {
     /// How much is asked about, rounded up to whole pages [default: one page]
     #[arg(long, value_name = "SIZE", default_value = "1", hide_default_value = true, value_parser = size::parse)]
     need: u64,
+    /// In files of this directory on hugetlbfs, as named arenas are: its size and its permissions count as well
+    #[arg(long, value_name = "DIR")]
+    huge_dir: Option<PathBuf>,
 }
 
 pub fn run(options: &Options) -> Answer {
-    let facts = Facts::collect(options.page, options.need);
+    let facts = match &options.huge_dir {
+        None => Facts::collect(options.page, options.need),
+        Some(directory) => Facts::collect_in(directory, options.page, options.need),
+    };
     let report = judge(&facts);
     let json = Json::Object(vec![("report", report_json(&report)), ("facts", facts_json(&facts))]);
-    Answer { is_yes: report.can_be_had(), text: text(&facts, &report), json }
+    Answer { status: status(report.can_be_had()), text: text(&facts, &report), json }
 }
 
 fn text(facts: &Facts, report: &Report) -> String {
@@ -60,7 +67,7 @@ fn finding_json(finding: &Finding) -> Json {
     ])
 }
 
-fn limit_json(limit: &Limit) -> Json {
+pub fn limit_json(limit: &Limit) -> Json {
     Json::Object(vec![
         ("kind", limit.kind.to_string().into()),
         ("available_bytes", limit.available_bytes.into()),

@@ -5,9 +5,9 @@ use std::fmt::Write;
 use hugearena::doctor::{Held, HeldFile, Holder, Holders, Via};
 use hugearena::supply::{Pool, Supply};
 
-use crate::Answer;
 use crate::json::Json;
 use crate::size;
+use crate::{Answer, status};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {}
@@ -21,7 +21,7 @@ pub fn run(_: &Options) -> Answer {
         ("pools", Json::list(pools.iter().map(|pool| pool_json(&found, pool)))),
         ("unreadable_processes", found.unreadable.into()),
     ]);
-    Answer { is_yes: true, text: text(&found, &pools), json }
+    Answer { status: status(true), text: text(&found, &pools), json }
 }
 
 /// Pages in use, and those of them whose holders were not found. The two were not read at once.

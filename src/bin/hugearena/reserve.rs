@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use hugearena::PageSize;
 use hugearena::supply::Supply;
 
-use crate::Answer;
 use crate::json::Json;
 use crate::size;
+use crate::{Answer, status};
 
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
 
@@ -179,13 +179,14 @@ fn answer(
         ("is_complete", is_yes.into()),
         ("reason", reason.into()),
     ]);
-    Answer { is_yes, text, json }
+    Answer { status: status(is_yes), text, json }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Experiments: 75.
     #[test]
     fn a_shortfall_names_what_is_in_the_way() {
         let (small, large) = (PageSize::HUGE_2M, PageSize::HUGE_1G);

@@ -222,3 +222,18 @@ fn nodes_that_a_cpuset_leaves_are_named() {
         assert_eq!(name(&free, errno, 4), None);
     }
 }
+
+#[test]
+fn what_may_be_pinned_is_the_limit_less_what_is() {
+    let status = |capabilities: &str| format!("VmLck:\t  40 kB\nVmPin:\t  24 kB\nCapEff:\t{capabilities}\n");
+    let machine = |capabilities| FakeMachine {
+        locked_memory: Some(64 << 10),
+        ..FakeMachine::default().with("/proc/self/status", status(capabilities))
+    };
+    assert_eq!(pin_limit_on(&machine("0000000000000000"), 40 << 10), None);
+    let limit = pin_limit_on(&machine("0000000000000000"), 2 << 20).unwrap();
+    assert_eq!((limit.kind, limit.available_bytes), (LimitKind::LockedMemory, 40 << 10));
+    assert!(limit.remedy.starts_with("ulimit -l 2072,"), "{limit}");
+    assert_eq!(pin_limit_on(&machine("0000000000004000"), 2 << 20), None, "CAP_IPC_LOCK");
+    assert_eq!(pin_limit_on(&FakeMachine::default(), 2 << 20), None, "no limit");
+}

@@ -1,0 +1,115 @@
+//! Children of fork when the pool has no page for them.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::Command;
+
+use super::*;
+use crate::support::{Child, fork, is_filled};
+use hugearena::HugeAlloc;
+use hugearena::supply::Supply;
+
+const BLOCK: usize = 3 << 20;
+
+fn layout() -> Layout {
+    Layout::from_size_align(BLOCK, 64).unwrap()
+}
+
+/// Blocks filled with their number, each at least on one page of its own, until the pool has no page left, or
+/// growth leaves it what it has.
+fn fill(heap: &HugeAlloc) -> Vec<*mut u8> {
+    let mut blocks = Vec::new();
+    while heap.stats().fallbacks == 0 {
+        // SAFETY: the size is not 0, and the block is live.
+        unsafe {
+            let block = heap.alloc(layout());
+            assert!(!block.is_null());
+            block.write_bytes(blocks.len() as u8, BLOCK);
+            blocks.push(block);
+        }
+    }
+    blocks
+}
+
+fn is_whole(blocks: &[*mut u8]) -> bool {
+    blocks.iter().enumerate().all(|(number, block)| {
+        // SAFETY: a live block.
+        is_filled(unsafe { std::slice::from_raw_parts(*block, BLOCK) }, number as u8)
+    })
+}
+
+fn available() -> u64 {
+    Supply::read().available_pages(PageSize::HUGE_2M)
+}
+
+/// A pipe end to hold a child with: it reads until the other end is closed.
+fn pipe() -> [libc::c_int; 2] {
+    let mut ends = [0; 2];
+    // SAFETY: two descriptors are written to a live array.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    ends
+}
+
+/// The pool is exactly full and the parent writes while a child lives: the kernel takes the page from the child.
+#[test]
+fn a_parent_survives_a_full_pool() {
+    static HEAP: HugeAlloc = HugeAlloc::new();
+    Child::new().pool_of(8).run(|| {
+        let blocks = fill(&HEAP);
+        assert_eq!(available(), 0, "{}", HEAP.stats());
+        let [read, write] = pipe();
+        // SAFETY: the child only reads, and ends without returning into the harness.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let mut byte = 0u8;
+            // SAFETY: descriptors of this process, a live byte, and the end of the process.
+            unsafe {
+                libc::close(write);
+                libc::read(read, (&raw mut byte).cast(), 1);
+                libc::_exit(i32::from(!is_whole(&blocks)));
+            }
+        }
+        for (number, block) in blocks.iter().enumerate() {
+            // SAFETY: a live block.
+            unsafe { block.write_bytes(number as u8, BLOCK) };
+        }
+        // SAFETY: our own descriptors.
+        unsafe { (libc::close(write), libc::close(read)) };
+        let status = support::child::wait_for(child);
+        assert_eq!(status.signal(), Some(libc::SIGBUS), "the child's page went to the parent: {status}");
+        assert!(is_whole(&blocks), "and the parent has every byte");
+    });
+}
+
+#[test]
+fn a_child_that_only_reads_survives_a_full_pool() {
+    static HEAP: HugeAlloc = HugeAlloc::new();
+    Child::new().pool_of(8).run(|| {
+        let blocks = fill(&HEAP);
+        let status = fork(|| i32::from(!is_whole(&blocks)));
+        assert!(status.success(), "{status}");
+        let mut command = Command::new("true");
+        // SAFETY: no preconditions.
+        command.uid(unsafe { libc::geteuid() }).env("PATH", "/bin:/usr/bin");
+        assert!(command.status().unwrap().success());
+        assert!(is_whole(&blocks));
+    });
+}
+
+#[test]
+fn spare_pages_are_for_children_that_write() {
+    static HEAP: HugeAlloc = HugeAlloc::new().spare_pages(12);
+    Child::new().pool_of(20).run(|| {
+        let blocks = fill(&HEAP);
+        assert!(available() >= 12, "{}", HEAP.stats());
+        let status = fork(|| {
+            for (number, block) in blocks.iter().enumerate() {
+                // SAFETY: a live block.
+                unsafe { block.write_bytes(number as u8, BLOCK) };
+            }
+            i32::from(!is_whole(&blocks))
+        });
+        assert!(status.success(), "{status}\n{}", HEAP.stats());
+        assert!(is_whole(&blocks));
+    });
+}

@@ -1,0 +1,358 @@
+//! `examples/preload.rs` as the malloc of this test binary: each test runs again in a process that has it preloaded,
+//! and calls the malloc family by its C names.
+
+#![allow(unsafe_code)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::ffi::{c_int, c_void};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use libc::{EINVAL, ENOMEM};
+use support::{fork, is_filled, skip};
+
+unsafe extern "C" {
+    fn malloc(size: usize) -> *mut c_void;
+    fn free(block: *mut c_void);
+    fn calloc(count: usize, size: usize) -> *mut c_void;
+    fn realloc(block: *mut c_void, size: usize) -> *mut c_void;
+    fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void;
+    fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int;
+    fn aligned_alloc(align: usize, size: usize) -> *mut c_void;
+    fn memalign(align: usize, size: usize) -> *mut c_void;
+    fn valloc(size: usize) -> *mut c_void;
+    fn pvalloc(size: usize) -> *mut c_void;
+    fn malloc_usable_size(block: *mut c_void) -> usize;
+    fn malloc_trim(pad: usize) -> c_int;
+    fn pthread_exit(value: *mut c_void) -> !;
+}
+
+const IS_PRELOADED: &str = "HUGEARENA_TEST_PRELOADED";
+
+/// Where cargo, or CI's copy, puts the library.
+fn library() -> Option<PathBuf> {
+    let test = std::env::current_exe().unwrap();
+    let beside = test.with_file_name("bin").join("libpreload.so");
+    let built = test.parent()?.with_file_name("examples").join("libpreload.so");
+    [beside, built].into_iter().find(|path| path.exists())
+}
+
+/// Runs `body`, which belongs to test `name`, in a process that has the library preloaded and these variables set.
+fn preloaded_with(name: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
+    if std::env::var_os(IS_PRELOADED).is_some() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(maps.contains("libpreload.so"), "not preloaded");
+        // SAFETY: no preconditions; ends a process that hangs.
+        unsafe { libc::alarm(100) };
+        return body();
+    }
+    let Some(library) = library() else {
+        return skip(name, "libpreload.so is not built: cargo build --example preload --features preload");
+    };
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(IS_PRELOADED, "1");
+    command.env("LD_PRELOAD", library).envs(variables.iter().copied());
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{name}: {}\n{text}\n{errors}", output.status);
+}
+
+fn preloaded(name: &str, body: impl FnOnce()) {
+    preloaded_with(name, &[], body);
+}
+
+fn errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap()
+}
+
+fn set_errno(errno: c_int) {
+    // SAFETY: this thread's errno.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// What a failing call answers: null and this errno.
+#[track_caller]
+fn assert_fails(block: *mut c_void, expected: c_int) {
+    let errno = errno();
+    assert!(block.is_null());
+    assert_eq!(errno, expected);
+}
+
+const HUGE_SIZES: [usize; 5] =
+    [usize::MAX, usize::MAX - 15, isize::MAX as usize + 1, isize::MAX as usize, isize::MAX as usize - 15];
+
+#[test]
+fn malloc_is_aligned_and_fails_with_enomem() {
+    // SAFETY: blocks of this test, written within their usable size and freed once.
+    preloaded("malloc_is_aligned_and_fails_with_enomem", || unsafe {
+        for size in (0..4096).chain((4096..2 << 20).step_by(4093)) {
+            let block = malloc(size);
+            assert!(!block.is_null() && block.addr().is_multiple_of(16), "{size}");
+            assert!(malloc_usable_size(block) >= size.max(1));
+            block.cast::<u8>().write_bytes(1, malloc_usable_size(block));
+            free(block);
+        }
+        let empty: BTreeSet<usize> = (0..1000).map(|_| malloc(0).addr()).collect();
+        assert_eq!(empty.len(), 1000, "malloc(0) is a block of its own");
+        for size in HUGE_SIZES {
+            assert_fails(malloc(size), ENOMEM);
+        }
+        assert_eq!(malloc_usable_size(null_mut()), 0);
+    });
+}
+
+#[test]
+fn free_keeps_errno_and_leaves_others_blocks_alone() {
+    // SAFETY: blocks freed once, and addresses that are not from the heap, which is what is tested.
+    preloaded("free_keeps_errno_and_leaves_others_blocks_alone", || unsafe {
+        let here = 1u64;
+        set_errno(77);
+        for size in [1, 100, 10_000, 100_000, 1 << 20, 100 << 20] {
+            let blocks: Vec<_> = (0..4).map(|_| malloc(size)).collect();
+            set_errno(77);
+            blocks.into_iter().for_each(|block| free(block));
+            assert_eq!(errno(), 77);
+        }
+        free(null_mut());
+        let other = (&raw const here).cast_mut().cast();
+        free(other);
+        assert_eq!(malloc_usable_size(other), 0);
+        assert_fails(realloc(other, 10), EINVAL);
+        assert_eq!(here, 1);
+    });
+}
+
+#[test]
+fn calloc_is_zero_and_checks_for_overflow() {
+    // SAFETY: blocks of this test, within their size, freed once.
+    preloaded("calloc_is_zero_and_checks_for_overflow", || unsafe {
+        for size in [1usize, 24, 1000, 40_000, 300_000, 5 << 20] {
+            for _ in 0..3 {
+                let dirty = malloc(size);
+                dirty.cast::<u8>().write_bytes(0xab, malloc_usable_size(dirty));
+                free(dirty);
+                let block = calloc(size.div_ceil(8), 8);
+                assert!(block.addr().is_multiple_of(16));
+                assert!(is_filled(std::slice::from_raw_parts(block.cast(), size.next_multiple_of(8)), 0), "{size}");
+                free(block);
+            }
+        }
+        assert_fails(calloc(1 << 33, 1 << 33), ENOMEM);
+        assert_fails(calloc(usize::MAX, 1), ENOMEM);
+        for (count, size) in [(0, 0), (0, 5), (5, 0)] {
+            let block = calloc(count, size);
+            assert!(!block.is_null());
+            free(block);
+        }
+    });
+}
+
+#[test]
+fn realloc_keeps_contents_on_success_and_on_failure() {
+    // SAFETY: blocks of this test; an old pointer is used only when the call failed.
+    preloaded("realloc_keeps_contents_on_success_and_on_failure", || unsafe {
+        let mut block = realloc(null_mut(), 1).cast::<u8>();
+        block.write(5);
+        for size in (1..400_000).step_by(997).chain([20 << 20, 30 << 20, 3 << 20, 100, 1]) {
+            block = realloc(block.cast(), size).cast();
+            assert!(block.addr().is_multiple_of(16));
+            assert_eq!(block.read(), 5);
+            block.add(size - 1).write(5);
+        }
+        for size in HUGE_SIZES {
+            assert_fails(realloc(block.cast(), size), ENOMEM);
+        }
+        assert_fails(reallocarray(block.cast(), 1 << 33, 1 << 33), ENOMEM);
+        block = reallocarray(block.cast(), 100, 8).cast();
+        assert_eq!(block.read(), 5);
+        set_errno(77);
+        assert!(realloc(block.cast(), 0).is_null(), "realloc(p, 0) frees");
+        assert_eq!(errno(), 77);
+        let empty = realloc(null_mut(), 0);
+        assert!(!empty.is_null());
+        free(empty);
+        // What memalign aligned, realloc keeps whole.
+        let aligned = memalign(4096, 5000).cast::<u8>();
+        aligned.write_bytes(6, 5000);
+        let moved = realloc(aligned.cast(), 1 << 20).cast::<u8>();
+        assert!(is_filled(std::slice::from_raw_parts(moved, 5000), 6));
+        free(moved.cast());
+    });
+}
+
+#[test]
+fn aligned_blocks_are_aligned_and_bad_alignments_refused() {
+    // SAFETY: blocks of this test, written within their size, freed once.
+    preloaded("aligned_blocks_are_aligned_and_bad_alignments_refused", || unsafe {
+        for log2 in 0..=22 {
+            let align = 1usize << log2;
+            for size in [0, 1, 100, 5000, 300_000] {
+                let mut out = null_mut();
+                set_errno(77);
+                let result = posix_memalign(&mut out, align, size);
+                assert_eq!((result, errno()), (if align < 8 { EINVAL } else { 0 }, 77));
+                for block in [out, aligned_alloc(align, size), memalign(align, size)] {
+                    if result == 0 || !block.is_null() {
+                        assert!(!block.is_null() && block.addr().is_multiple_of(align.max(16)), "{size} at {align}");
+                        block.cast::<u8>().write_bytes(1, malloc_usable_size(block));
+                        free(block);
+                    }
+                }
+            }
+        }
+        let kept = 8 as *mut c_void;
+        for (align, size, expected) in [(0, 8, EINVAL), (24, 8, EINVAL), (4, 8, EINVAL), (16, usize::MAX, ENOMEM)] {
+            let mut out = kept;
+            assert_eq!(posix_memalign(&mut out, align, size), expected);
+            assert_eq!(out, kept);
+        }
+        assert_fails(aligned_alloc(24, 48), EINVAL);
+        assert_fails(aligned_alloc(64, usize::MAX), ENOMEM);
+        assert_fails(memalign(usize::MAX, 1), EINVAL);
+        assert!(memalign(24, 1).addr().is_multiple_of(32));
+        assert!(valloc(10).addr().is_multiple_of(4096));
+        let pages = pvalloc(4097);
+        assert!(pages.addr().is_multiple_of(4096) && malloc_usable_size(pages) >= 8192);
+        assert!(malloc_usable_size(pvalloc(0)) >= 4096);
+        assert_fails(pvalloc(usize::MAX), ENOMEM);
+        assert_fails(valloc(usize::MAX - 5), ENOMEM);
+    });
+}
+
+#[test]
+fn memory_goes_back_on_malloc_trim() {
+    // SAFETY: a block of this test, freed once.
+    preloaded("memory_goes_back_on_malloc_trim", || unsafe {
+        free(malloc(64 << 20));
+        assert_eq!(malloc_trim(0), 1);
+        assert_eq!(malloc_trim(0), 0);
+    });
+}
+
+#[test]
+fn the_limit_is_the_limit() {
+    // SAFETY: blocks of this test, freed once.
+    preloaded_with("the_limit_is_the_limit", &[("HUGEARENA_LIMIT", "32M")], || unsafe {
+        assert_fails(malloc(40 << 20), ENOMEM);
+        let block = malloc(16 << 20);
+        assert!(!block.is_null());
+        free(block);
+    });
+}
+
+#[test]
+fn options_that_cannot_be_read_end_the_program() {
+    let Some(library) = library() else {
+        return skip("options", "libpreload.so is not built: cargo build --example preload --features preload");
+    };
+    for (name, value) in [("HUGEARENA_LIMIT", "much"), ("HUGEARENA_LIMIT", "1.5G"), ("HUGEARENA_STRICT", "yes")] {
+        // A path of its own: what the shell of a shim does with the variable is not what is tested.
+        let output = Command::new("/bin/ls").env("LD_PRELOAD", &library).env(name, value).output().unwrap();
+        assert_eq!(output.status.code(), Some(127), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(name), "{output:?}");
+    }
+    let output = Command::new("/bin/ls").env("LD_PRELOAD", &library).env("HUGEARENA_STATS", "1").output().unwrap();
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("MiB mapped"), "{output:?}");
+}
+
+/// Keeps blocks until the thread is gone, as a thread-specific value whose destructor runs again and again.
+extern "C" fn late(block: *mut c_void) {
+    // SAFETY: the value is a block that this destructor owns.
+    unsafe {
+        free(block);
+        free(malloc(100));
+        free(realloc(calloc(3, 5), 100_000));
+    }
+}
+
+#[test]
+fn threads_end_in_every_way() {
+    // SAFETY: C calls with valid arguments; blocks are freed once, by whoever gets them.
+    preloaded("threads_end_in_every_way", || unsafe {
+        let mut key = 0;
+        assert_eq!(libc::pthread_key_create(&mut key, Some(late)), 0);
+        extern "C" fn body(key: *mut c_void) -> *mut c_void {
+            // SAFETY: as above.
+            unsafe {
+                let key = key.addr() as libc::pthread_key_t;
+                libc::pthread_setspecific(key, malloc(50));
+                let block = malloc(1000);
+                if block.addr() & 64 == 0 { pthread_exit(block) } else { block }
+            }
+        }
+        for _ in 0..2000 {
+            let mut thread = 0;
+            let argument = std::ptr::without_provenance_mut(key as usize);
+            assert_eq!(libc::pthread_create(&mut thread, null(), body, argument), 0);
+            let mut block = null_mut();
+            assert_eq!(libc::pthread_join(thread, &mut block), 0);
+            free(block);
+        }
+    });
+}
+
+#[test]
+fn processes_fork_while_threads_allocate() {
+    preloaded("processes_fork_while_threads_allocate", || {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for seed in 0..4 {
+                let stop = &stop;
+                scope.spawn(move || {
+                    let mut blocks: Vec<Vec<u8>> = (0..64).map(|_| Vec::new()).collect();
+                    for turn in (seed..).step_by(7) {
+                        blocks[turn % 64] = vec![turn as u8; turn * 131 % 40_000];
+                        if stop.load(Relaxed) {
+                            return;
+                        }
+                    }
+                });
+            }
+            for turn in 0..300 {
+                let before = vec![turn as u8; 5000];
+                let status = fork(|| {
+                    let more = vec![1u8; 100_000];
+                    let right = is_filled(&before, turn as u8) && is_filled(&more, 1);
+                    drop(before);
+                    i32::from(!right)
+                });
+                assert!(status.success(), "{status}");
+            }
+            let output = Command::new("/bin/echo").arg("hello").stdout(Stdio::piped()).output().unwrap();
+            assert_eq!(output.stdout, b"hello\n");
+            stop.store(true, Relaxed);
+        });
+    });
+}
+
+/// The word that each thread has is one that the loader places: no call on the way to a block, and room for it when
+/// the library is opened late.
+#[test]
+fn the_library_can_be_opened_by_a_running_program() {
+    let Some(library) = library() else {
+        return skip("dlopen", "libpreload.so is not built: cargo build --example preload --features preload");
+    };
+    let path = std::ffi::CString::new(library.to_str().unwrap()).unwrap();
+    // SAFETY: C strings; the functions have the types that they are called with; a block is freed once.
+    unsafe {
+        let object = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+        assert!(!object.is_null());
+        let malloc: extern "C" fn(usize) -> *mut c_void = std::mem::transmute(libc::dlsym(object, c"malloc".as_ptr()));
+        let free: extern "C" fn(*mut c_void) = std::mem::transmute(libc::dlsym(object, c"free".as_ptr()));
+        let use_it = move || {
+            let blocks: Vec<_> = (0..1000).map(|size| malloc(size).addr()).collect();
+            assert_eq!(BTreeSet::from_iter(&blocks).len(), 1000);
+            blocks.into_iter().for_each(|block| free(std::ptr::with_exposed_provenance_mut(block)));
+        };
+        use_it();
+        std::thread::spawn(use_it).join().unwrap();
+        std::thread::spawn(use_it).join().unwrap();
+    }
+}

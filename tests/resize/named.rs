@@ -1,0 +1,247 @@
+//! Named arenas that grow and shrink: what the next owner and peers find.
+
+use std::path::PathBuf;
+
+use hugearena::arena::{self, Restart};
+
+use super::support::machine::{Mounted, TempDir};
+use super::*;
+
+/// A mount of 2 MiB pages and a directory of records, both gone when dropped.
+pub struct Ground {
+    pub mount: Mounted,
+    pub records: TempDir,
+}
+
+impl Ground {
+    pub fn new(options: &str) -> Ground {
+        Ground { mount: Mounted::hugetlbfs(PageSize::HUGE_2M, options, 0), records: TempDir::new() }
+    }
+
+    pub fn builder(&self, pages: usize, most: usize) -> ArenaBuilder {
+        self.fixed(pages).max_capacity(most * HUGE)
+    }
+
+    fn fixed(&self, pages: usize) -> ArenaBuilder {
+        let kind = BackingKind::Hugetlbfs { dir: Some(self.mount.path().into()) };
+        Arena::builder().name("x").record_dir(self.records.path()).backing(kind).capacity(pages * HUGE)
+    }
+
+    fn attach(&self) -> arena::Attach {
+        Arena::attach("x").record_dir(self.records.path())
+    }
+
+    pub fn remove(&self) {
+        arena::remove_from(self.records.path(), "x").unwrap();
+    }
+
+    pub fn record(&self) -> PathBuf {
+        self.records.path().join("x.record")
+    }
+
+    pub fn file(&self) -> PathBuf {
+        self.mount.path().join("hugearena.x")
+    }
+
+    /// Pages that the file has.
+    pub fn allocated(&self) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(self.file()).unwrap().blocks() * 512 / HUGE as u64
+    }
+
+    /// Pages that the mount still allows: whatever others do to the pool.
+    pub fn free(&self) -> u64 {
+        let path = std::ffi::CString::new(self.mount.path().to_str().unwrap()).unwrap();
+        // SAFETY: a C string, and a struct that statfs fills.
+        unsafe {
+            let mut found = std::mem::zeroed::<libc::statfs>();
+            assert_eq!(libc::statfs(path.as_ptr(), &mut found), 0);
+            found.f_bavail
+        }
+    }
+
+    fn states(&self) -> Vec<PageState> {
+        arena::inspect_from(self.records.path(), "x").unwrap().page_states().to_vec()
+    }
+}
+
+pub fn child(pages: usize) -> Child {
+    Child::new().needs_pages(PageSize::HUGE_2M, pages).in_mount_namespace()
+}
+
+fn restarted(arena: &Arena) -> &Restart {
+    arena.named().unwrap().restart()
+}
+
+#[test]
+fn a_restart_finds_what_was_left_and_no_more() {
+    child(10).run(|| {
+        let (clean, dirty, absent) = (PageState::Clean, PageState::Dirty, PageState::Absent);
+        let ground = Ground::new("");
+        let arena = ground.builder(4, 8).open().unwrap();
+        assert_eq!((restarted(&arena), arena.stats().fresh, arena.stats().absent), (&Restart::Created, 4, 4));
+        assert_eq!((arena.capacity(), arena.max_capacity(), ground.allocated()), (4 * HUGE, 8 * HUGE, 4));
+        let mut low = arena.claim(2).unwrap();
+        mark(&mut low, 9);
+        arena.grow(2).unwrap();
+        let mut high = arena.claim_zeroed(3, FirstTouch::unknown()).unwrap();
+        mark(&mut high, 8);
+        assert_eq!(arena.shrink(1).unwrap(), 1);
+        assert_eq!(ground.allocated(), 5);
+        let claimed = PageState::Claimed;
+        assert_eq!(ground.states(), [claimed, claimed, claimed, claimed, claimed, absent, absent, absent]);
+        assert_eq!(std::fs::metadata(ground.file()).unwrap().len(), 8 * HUGE as u64, "the file keeps its length");
+        drop((low, high, arena));
+
+        assert_eq!(ground.states(), [dirty, dirty, dirty, dirty, dirty, absent, absent, absent]);
+        let arena = ground.builder(0, 8).open().unwrap();
+        assert_eq!(
+            (restarted(&arena), arena.stats().dirty, arena.stats().absent),
+            (&Restart::Known { clean: 0 }, 5, 3)
+        );
+        assert_eq!(ground.allocated(), 5, "a restart takes no pages");
+        let mut all = arena.claim(5).unwrap();
+        assert!(bytes_of(&mut all)[..2 * HUGE].chunks(HUGE).all(|page| page[HUGE / 2] == 9), "contents are kept");
+        drop(all);
+        assert_eq!(arena.scrub(HUGE, &mut hugearena::memops::Nothing), HUGE);
+        assert_eq!(arena.shrink(2).unwrap(), 2);
+        drop(arena);
+        assert_eq!(ground.states(), [clean, dirty, dirty, absent, absent, absent, absent, absent]);
+
+        // Without a word about room it can be resized as before; with a capacity it has at least that.
+        let arena = ground.fixed(4).open().unwrap();
+        assert_eq!((restarted(&arena), arena.max_capacity()), (&Restart::Known { clean: 1 }, 8 * HUGE));
+        assert_eq!((arena.stats().pages, arena.stats().fresh + arena.stats().clean), (4, 2));
+        assert_eq!(arena.trim().unwrap(), 4);
+        drop(arena);
+        let arena = ground.fixed(0).open().unwrap();
+        assert_eq!((arena.capacity(), ground.allocated()), (0, 0));
+        arena.grow(8).unwrap();
+        drop(arena);
+        let arena = ground.builder(1, 8).open().unwrap();
+        assert_eq!((restarted(&arena), arena.stats().pages), (&Restart::Known { clean: 8 }, 8));
+        drop(arena);
+        ground.remove();
+    });
+}
+
+#[test]
+fn without_a_record_pages_are_found_by_asking_for_each() {
+    child(10).run(|| {
+        let ground = Ground::new(&format!("size={}", 9 * HUGE));
+        let arena = ground.builder(5, 8).open().unwrap();
+        let mut chunk = arena.claim(5).unwrap();
+        mark(&mut chunk, 6);
+        drop(chunk);
+        let low = arena.claim(2).unwrap();
+        assert_eq!(arena.trim().unwrap(), 3);
+        arena.grow(5).unwrap();
+        let top = arena.claim(5).unwrap();
+        drop(low);
+        assert_eq!(arena.trim().unwrap(), 2);
+        drop((top, arena));
+        let found = ground.allocated();
+        std::fs::remove_file(ground.record()).unwrap();
+        let arena = ground.builder(0, 8).open().unwrap();
+        assert_eq!((restarted(&arena), arena.stats().dirty as u64), (&Restart::Unknown, found));
+        assert_eq!((arena.stats().absent as u64, ground.allocated()), (8 - found, found));
+        arena.grow(8 - found as usize).unwrap();
+        let mut all = arena.claim_zeroed(8, FirstTouch::unknown()).unwrap();
+        assert!(is_zero(bytes_of(&mut all)));
+        drop((all, arena));
+        ground.remove();
+    });
+}
+
+#[test]
+fn an_arena_that_exists_keeps_its_kind_and_its_room() {
+    child(6).run(|| {
+        let ground = Ground::new("");
+        let refused = |builder: ArenaBuilder, reason: &str| {
+            let error = builder.open().unwrap_err();
+            assert!(error.operation() == Operation::Configure && error.to_string().contains(reason), "{error}");
+        };
+        drop(ground.fixed(2).open().unwrap());
+        refused(ground.builder(2, 4), "cannot be resized");
+        assert!(ground.fixed(2).open().unwrap().grow(1).is_err());
+        ground.remove();
+        drop(ground.builder(2, 4).open().unwrap());
+        refused(ground.builder(2, 5), "room for 4 pages of 2M, not 5");
+        refused(ground.fixed(5), "room for 4 pages of 2M, less than 5");
+        assert_eq!(ground.fixed(0).open().unwrap().capacity(), 2 * HUGE);
+        ground.remove();
+    });
+}
+
+#[test]
+fn what_cannot_be_had_at_a_restart_is_an_error_that_changes_nothing() {
+    child(6).run(|| {
+        let ground = Ground::new(&format!("size={}", 4 * HUGE));
+        let error = ground.builder(5, 8).open().unwrap_err();
+        assert_eq!(error.limit().map(|limit| limit.kind), Some(LimitKind::MountSize), "{error}");
+        assert!(!ground.file().exists() && !ground.record().exists());
+        let mut chunk = ground.builder(3, 8).open().unwrap().claim(2).unwrap();
+        mark(&mut chunk, 4);
+        drop(chunk);
+        let error = ground.builder(5, 8).open().unwrap_err();
+        assert_eq!(error.limit().map(|limit| limit.kind), Some(LimitKind::MountSize), "{error}");
+        let arena = ground.builder(0, 8).open().unwrap();
+        assert_eq!((restarted(&arena), arena.stats().pages), (&Restart::Known { clean: 1 }, 3));
+        assert!(is_marked(&mut arena.claim(1).unwrap(), 4));
+        arena.grow(1).unwrap();
+        assert!(arena.grow(1).is_err());
+        drop(arena);
+        assert_eq!(ground.free(), 0);
+        ground.remove();
+        assert_eq!(ground.free(), 4);
+    });
+}
+
+#[test]
+fn peers_take_no_pages_and_see_those_that_come() {
+    child(1030).run(|| {
+        let ground = Ground::new("");
+        // Long enough for shared page tables: one table and a bit.
+        let (first, most) = (514, 520);
+        let arena = ground.builder(first, most).open().unwrap();
+        let before = ground.allocated();
+        for read_only in [false, true] {
+            let attach = ground.attach();
+            let view = if read_only { attach.read_only() } else { attach }.open().unwrap();
+            assert_eq!((view.len(), ground.allocated()), (most * HUGE, before), "{}", view.attachment());
+            let mut chunk = arena.claim(first).unwrap();
+            mark(&mut chunk, 3);
+            // SAFETY: claimed by us, mapped by the view.
+            let byte = |offset: usize| unsafe { view.get(offset, 1).unwrap().cast::<u8>().read() };
+            let faults = || minor_faults();
+            let start = faults();
+            assert!((0..512).all(|page| byte(page * HUGE) == 3));
+            if !read_only {
+                assert!(faults() - start < 10, "page tables are shared: {}", view.attachment());
+            }
+            arena.grow(4).unwrap();
+            let mut new = arena.claim(4).unwrap();
+            mark(&mut new, 5);
+            assert_eq!(byte(new.offset() + HUGE), 5);
+            drop((chunk, new));
+            assert_eq!(arena.shrink(4).unwrap(), 4);
+            assert_eq!(ground.allocated(), before);
+        }
+        // With all of its pages it is attached to like any other.
+        arena.grow(most - first).unwrap();
+        let view = ground.attach().open().unwrap();
+        assert!(view.attachment().page_faults < 20, "{}", view.attachment());
+        assert_eq!(view.attachment().shared_tables, 1, "{}", view.attachment());
+        drop((view, arena));
+        ground.remove();
+    });
+}
+
+fn minor_faults() -> u64 {
+    // SAFETY: getrusage fills the struct.
+    unsafe {
+        let mut usage = std::mem::zeroed::<libc::rusage>();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        usage.ru_minflt as u64
+    }
+}
