@@ -1,0 +1,292 @@
+//! Pools on every kind of page: objects between threads and processes, without page faults or system calls.
+
+#![allow(unsafe_code)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU8;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::ptr::NonNull;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hugearena::arena::View;
+use hugearena::backing::BackingKind;
+use hugearena::pool::{self, Pool};
+use hugearena::ring::{self, Kind, Mpmc};
+use hugearena::{Arena, PageSize, PoolBox};
+
+use support::child::{fork, wait_for};
+use support::{Child, for_each_page_size, without_system_calls};
+
+fn arena(kind: BackingKind) -> Arena {
+    Arena::builder().page_size(PageSize::base()).capacity(1 << 20).backing(kind).open().unwrap()
+}
+
+#[test]
+fn objects_are_inside_the_chunk_and_do_not_overlap() {
+    for_each_page_size(2, |size, pages| {
+        let arena = Arena::builder().page_size(size).capacity(pages * size.bytes()).strict().open().unwrap();
+        for (bytes, headroom, align) in [(1, 0, 8), (1500, 128, 64), (2048, 0, 2048), (1000, 24, 512)] {
+            let builder =
+                Pool::builder().object_size(bytes).headroom(headroom).align(align).count(50).within_page(size);
+            let Ok(pool) = builder.build(&arena) else {
+                assert!(builder.bytes_needed().unwrap() > arena.capacity());
+                continue;
+            };
+            let mut held = Vec::new();
+            assert!(pool.cache(8).get_bulk(50, &mut held) && pool.get().is_none());
+            for (number, object) in held.iter_mut().enumerate() {
+                assert_eq!(object.start().addr().get() % align, 0);
+                let first = object.start().addr().get() / size.bytes();
+                assert_eq!((object.as_ptr().addr().get() + bytes - 1) / size.bytes(), first, "crosses a page");
+                // SAFETY: the whole object, headroom included; nobody else has the arena.
+                unsafe { object.start().write_bytes(number as u8, headroom + bytes) };
+            }
+            for (number, object) in held.iter().enumerate() {
+                // SAFETY: as above; written before.
+                let whole = unsafe { std::slice::from_raw_parts(object.start().as_ptr(), headroom + bytes) };
+                assert!(whole.iter().all(|byte| *byte == number as u8));
+            }
+        }
+        assert_eq!(arena.stats().claimed, 0);
+    });
+}
+
+/// Threads that get, pass on, and put, each by another way: at the end everything is at home.
+#[test]
+fn threads_lose_nothing() {
+    const COUNT: usize = 500;
+    const TURNS: usize = 3_000;
+    let arena = arena(BackingKind::Anonymous);
+    let pool = Pool::builder().object_size(64).count(COUNT).build(&arena).unwrap();
+    let (mut sender, mut receiver) = pool::channel(128).unwrap();
+    thread::scope(|scope| {
+        let pool = &pool;
+        scope.spawn(move || {
+            let mut cache = pool.cache(64);
+            let mut burst = Vec::new();
+            for turn in 0..TURNS {
+                cache.get_burst(turn % 32, &mut burst);
+                for object in &mut burst {
+                    let index = object.index();
+                    object.as_mut_slice().unwrap()[..4].copy_from_slice(&index.to_le_bytes());
+                }
+                sender.send_burst(&mut burst);
+                cache.put_all(burst.drain(..));
+            }
+        });
+        scope.spawn(move || {
+            let mut cache = pool.cache(16);
+            let mut burst = Vec::new();
+            for turn in 0..TURNS {
+                receiver.receive_burst(32, &mut burst);
+                for object in &burst {
+                    assert_eq!(object.as_slice().unwrap()[..4], object.index().to_le_bytes(), "had by two at once");
+                }
+                if turn % 2 == 0 {
+                    cache.put_all(burst.drain(..));
+                } else {
+                    burst.clear();
+                }
+                thread::yield_now();
+            }
+        });
+        for _ in 0..2 {
+            scope.spawn(move || {
+                let mut cache = pool.cache(32);
+                let mut raw = [NonNull::dangling(); 48];
+                for turn in 0..TURNS {
+                    let got = cache.get_raw_burst(&mut raw[..turn % 48]);
+                    for object in &raw[..got] {
+                        // SAFETY: ours, and 64 bytes long.
+                        unsafe { object.write_bytes(turn as u8, 64) };
+                    }
+                    for object in &raw[..got] {
+                        // SAFETY: as above.
+                        let bytes: [u8; 64] = unsafe { object.cast().read() };
+                        assert_eq!(bytes, [turn as u8; 64], "had by two at once");
+                    }
+                    // SAFETY: got above, put once.
+                    unsafe { cache.put_raw(&raw[..got]) };
+                    drop(pool.get());
+                }
+            });
+        }
+    });
+    let stats = pool.stats();
+    assert_eq!((stats.free, stats.in_use, stats.cached), (COUNT, 0, 0), "{stats}");
+}
+
+/// The owner lends, a peer in another process works on the bytes and gives the numbers back, some of them false.
+#[test]
+fn objects_are_lent_to_another_process() {
+    const TURNS: u32 = 2_000;
+    let arena = arena(BackingKind::Memfd);
+    let pool = Pool::builder().object_size(100).headroom(28).count(64).build(&arena).unwrap();
+    let chunk = arena.claim(1).unwrap();
+    let memory = NonNull::slice_from_raw_parts(chunk.as_ptr(), chunk.len());
+    let name = |number| NonZeroU8::new(number).unwrap();
+    let half = memory.len() / 2;
+    // SAFETY: two halves of a chunk of ours, which lives to the end; nobody else has it yet.
+    let [to, from] = [0, half].map(|at| unsafe {
+        let part = NonNull::slice_from_raw_parts(chunk.as_ptr().add(at), half);
+        ring::init::<[u64; 2]>(part, Kind::Mpmc, 64).unwrap();
+        Mpmc::<[u64; 2], _>::attach(part, name(1), ()).unwrap()
+    });
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let offset = chunk.offset();
+    // SAFETY: the child does what follows and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let body = std::panic::AssertUnwindSafe(|| {
+            let view = View::receive(&theirs).unwrap();
+            // SAFETY: valid as long as the view, which lives to the end.
+            let [to, from] = [offset, offset + half]
+                .map(|at| unsafe { Mpmc::<[u64; 2], _>::attach(view.get(at, half).unwrap(), name(2), ()).unwrap() });
+            loop {
+                let mut into = [[0; 2]];
+                if to.dequeue_burst(&mut into) != Ok(1) {
+                    thread::yield_now();
+                    continue;
+                }
+                let [index, offset] = into[0];
+                let mut bytes = view.get(offset as usize, 100).unwrap();
+                // SAFETY: lent to us; the owner does not touch it meanwhile.
+                unsafe { bytes.as_mut().reverse() };
+                // Once as it should be, and once more, and a number that was never lent.
+                for answer in [index, index, index + 1_000_000] {
+                    while from.enqueue_burst(&[[answer, 0]]) != Ok(1) {
+                        thread::yield_now();
+                    }
+                }
+            }
+        });
+        let _ = std::panic::catch_unwind(body);
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(1) };
+    }
+    arena.share(&ours).unwrap();
+    let start = Instant::now();
+    let (mut lent, mut back, mut refused) = (0, 0, 0);
+    while back < TURNS || refused < 2 * TURNS {
+        assert!(start.elapsed() < Duration::from_secs(60), "{lent} lent, {back} back, {refused} refused");
+        if lent < TURNS
+            && let Some(mut object) = pool.get()
+        {
+            // SAFETY: not lent yet.
+            let bytes = unsafe { object.slice_mut() };
+            bytes.fill(0);
+            bytes[..4].copy_from_slice(&lent.to_le_bytes());
+            let offset = object.offset() as u64;
+            let index = object.lend();
+            lent += 1;
+            while to.enqueue_burst(&[[u64::from(index), offset]]) != Ok(1) {
+                thread::yield_now();
+            }
+        }
+        let mut into = [[0; 2]; 8];
+        let count = from.dequeue_burst(&mut into).unwrap_or(0);
+        for [index, _] in &into[..count] {
+            match pool.reclaim(*index as u32) {
+                Some(object) => {
+                    // SAFETY: back from the peer.
+                    let bytes = unsafe { object.slice() };
+                    assert_eq!(bytes[96..], u32::from_le_bytes(bytes[96..].try_into().unwrap()).to_le_bytes());
+                    back += 1;
+                }
+                None => refused += 1,
+            }
+        }
+    }
+    // SAFETY: our own child.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    assert_eq!(wait_for(child).signal(), Some(libc::SIGKILL));
+    assert_eq!((back, refused, pool.stats().free), (TURNS, 2 * TURNS, 64));
+}
+
+/// Everything that a loop does.
+fn work(
+    pool: &Pool,
+    cache: &mut hugearena::PoolCache,
+    burst: &mut Vec<PoolBox>,
+    channel: &mut (pool::Sender, pool::Receiver),
+) {
+    for turn in 0..200 {
+        assert_eq!(cache.get_burst(32, burst), 32);
+        for object in burst.iter_mut() {
+            // SAFETY: ours; the arena is nobody else's.
+            unsafe { object.slice_mut() }.fill(turn as u8);
+        }
+        assert_eq!(channel.0.send_burst(burst), 32);
+        assert_eq!(channel.1.receive_burst(32, burst), 32);
+        cache.put_all(burst.drain(..));
+        drop(pool.get());
+        let index = cache.get().unwrap().lend();
+        drop(pool.reclaim(index));
+        if turn % 10 == 0 {
+            cache.flush();
+        }
+    }
+}
+
+fn made(kind: BackingKind) -> (Pool, hugearena::PoolCache, Vec<PoolBox>, (pool::Sender, pool::Receiver)) {
+    let pool = Pool::builder().object_size(2048).count(256).build(&arena(kind)).unwrap();
+    let cache = pool.cache(64);
+    (pool, cache, Vec::with_capacity(64), pool::channel(64).unwrap())
+}
+
+#[test]
+fn pools_make_no_system_call() {
+    for kind in [BackingKind::Memfd, BackingKind::Anonymous] {
+        without_system_calls(|| made(kind.clone()), |(pool, cache, burst, channel)| work(pool, cache, burst, channel));
+    }
+}
+
+#[test]
+fn pools_make_no_page_fault() {
+    Child::new().run(|| {
+        let (pool, mut cache, mut burst, mut channel) = made(BackingKind::Memfd);
+        work(&pool, &mut cache, &mut burst, &mut channel);
+        let before = page_faults();
+        work(&pool, &mut cache, &mut burst, &mut channel);
+        assert_eq!(page_faults() - before, 0);
+    });
+}
+
+fn page_faults() -> i64 {
+    // SAFETY: a plain struct, filled by the kernel.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::getrusage(libc::RUSAGE_SELF, &mut usage), 0);
+        usage.ru_minflt + usage.ru_majflt
+    }
+}
+
+/// A child has no shared memory, and whoever held the lock at the fork is not there: it gets nothing, hangs nowhere, and
+/// changes nothing for its parent.
+#[test]
+fn a_child_of_fork_gets_and_breaks_nothing() {
+    for kind in [BackingKind::Memfd, BackingKind::Anonymous] {
+        let is_private = kind == BackingKind::Anonymous;
+        let arena = arena(kind);
+        let pool = Pool::builder().object_size(64).count(100).build(&arena).unwrap();
+        let mut cache = pool.cache(16);
+        let held = cache.get().unwrap();
+        // The parent drops what it moves into the closure as well, after the child was made.
+        let ours = pool.clone();
+        let status = fork(move || {
+            assert!(pool.get().is_none(), "home is the parent's");
+            let cached: BTreeSet<_> = std::iter::from_fn(|| cache.get()).map(PoolBox::into_raw).collect();
+            assert_eq!(cached.is_empty(), !is_private, "a copy, or nothing");
+            drop((held, cache, pool.clone(), pool.cache(4), pool));
+            drop(arena);
+            0
+        });
+        assert!(status.success());
+        assert_eq!((ours.stats().free, ours.stats().objects), (100, 100));
+        assert!(ours.get().is_some());
+    }
+}
