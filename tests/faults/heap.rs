@@ -176,11 +176,14 @@ fn a_limit_is_kept_by_large_blocks_that_grow() {
 #[test]
 fn a_limited_address_space_means_a_smaller_range() {
     Child::new().run(|| {
-        for (mib, blocks) in [(48, 3), (100, 3), (300, 20), (512, 20), (2048, 20)] {
+        for (mib, blocks) in [(32, 3), (64, 3), (300, 20), (512, 20), (2048, 20)] {
             let status = support::fork(|| {
                 limit_resource(libc::RLIMIT_AS, address_space_in_use() + (mib << 20));
                 assert_eq!(fill(&HEAP, blocks, 1 << 20), blocks, "{}", HEAP.stats());
-                use_heap();
+                // What this uses does not fit into the smallest.
+                if blocks > 3 {
+                    use_heap();
+                }
                 0
             });
             assert!(status.success(), "{mib} MiB: {status}");
