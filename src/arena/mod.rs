@@ -15,6 +15,7 @@ mod file_region;
 mod inspect;
 mod named;
 mod obtained;
+mod open;
 mod progress;
 mod record;
 mod records;
