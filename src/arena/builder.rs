@@ -7,6 +7,8 @@ use std::sync::Arc;
 #[cfg(doc)]
 use super::Arena;
 use super::obtained::Declined;
+#[cfg(doc)]
+use super::obtained::Obtained;
 use super::progress::{Callback, OnFallback, PopulateProgress};
 use crate::backing::BackingKind;
 #[cfg(doc)]
