@@ -139,11 +139,23 @@ impl Oracle {
         }
     }
 
-    /// Whether a heap with these blocks may have no room for `layout`: it has used a good part of its limit.
+    /// Whether a heap with these blocks may have no room for `layout`: a good part of its limit is in use, or what is
+    /// free lies in pieces, which trim gives back for memory in one.
     fn is_full_enough(&self, layout: Layout) -> bool {
         let held: usize = self.live.values().map(|block| block.layout.size()).sum();
         let wanted = layout.size() + 2 * layout.align();
-        (held + wanted) as u64 > LIMIT / 4
+        if (held + wanted) as u64 > LIMIT / 4 {
+            return true;
+        }
+        HEAP.trim();
+        // SAFETY: the size is not 0; the block is freed with its layout.
+        unsafe {
+            let block = HEAP.alloc(layout);
+            if !block.is_null() {
+                HEAP.dealloc(block, layout);
+            }
+            !block.is_null()
+        }
     }
 
     fn free(&mut self, start: usize) {
