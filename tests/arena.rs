@@ -422,9 +422,7 @@ fn a_forked_child_has_its_own_copy_of_private_memory() {
     // The child's copy takes pages from the pool as well.
     for_each_page_size(4, |size, pages| {
         if size >= PageSize::HUGE_1G {
-            // Seen on a virtual machine (6.18): children read zeroes from private pages of 1 GiB, now and then,
-            // and twenty lines of C without this crate show the same.
-            return;
+            return; // see the next test
         }
         let pages = pages / 2;
         let arena = open_private(size, pages);
@@ -437,6 +435,32 @@ fn a_forked_child_has_its_own_copy_of_private_memory() {
         });
         assert!(status.success(), "{status}");
         assert!(holds(&mut chunk, 3), "the parent does not see what the child wrote");
+    });
+}
+
+/// Linux 6.18 loses some private pages of 1 GiB at fork, as twenty lines of C without this crate show: rather none than
+/// zeroes in the place of what was there.
+#[test]
+fn a_forked_child_has_no_pages_of_1_gib() {
+    for_each_page_size(2, |size, pages| {
+        if size < PageSize::HUGE_1G {
+            return;
+        }
+        let page = size.bytes();
+        let builder = Arena::builder().page_size(size).backing(BackingKind::Anonymous).strict();
+        for builder in [builder.clone().capacity(page), builder.capacity(page).max_capacity(pages * page)] {
+            let arena = builder.open().unwrap();
+            let mut chunk = arena.claim(1).unwrap();
+            scribble(&mut chunk, 3);
+            let status = support::fork(|| {
+                assert!(chunk.as_slice().is_none() && arena.claim(1).is_none());
+                // SAFETY: there is no memory in this process, which is what is tested: it dies.
+                unsafe { chunk.as_ptr().read_volatile() };
+                0
+            });
+            assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGSEGV), "{status}");
+            assert!(holds(&mut chunk, 3));
+        }
     });
 }
 
@@ -476,7 +500,8 @@ fn core_dumps_and_children_leave_out_shared_memory_only() {
         };
         assert_eq!(flags(builder(size, pages)), [true, true]);
         assert_eq!(flags(builder(size, pages).include_in_core_dumps()), [false, true]);
-        assert_eq!(flags(builder(size, pages).backing(BackingKind::Anonymous)), [false, false]);
+        let lost_at_fork = size >= PageSize::HUGE_1G;
+        assert_eq!(flags(builder(size, pages).backing(BackingKind::Anonymous)), [false, lost_at_fork]);
     });
 }
 

@@ -71,7 +71,8 @@ pub use zeroing::ZeroingChunk;
 /// A child of fork(2) has none of a shared arena's memory: it claims nothing there, and must not use pointers into
 /// chunks that it inherited. A private arena is copied, page by page, when either side writes, and so is what is known of
 /// its pages: both sides claim and release on their own, without waiting for threads that only the other has. Pages that
-/// another thread was claiming when the process was copied stay claimed in the child.
+/// another thread was claiming when the process was copied stay claimed in the child. A private arena on pages of 1 GiB
+/// is for its children as a shared one, because Linux 6.18 loses some of those pages at fork.
 ///
 /// `claim` and `release` are atomics on a bitmap: no lock for a single page, no system call on an eager arena.
 ///

@@ -76,7 +76,8 @@ impl std::fmt::Display for BackingKind {
 /// Who can see a mapping's memory, and what fork(2) makes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemoryClass {
-    /// This process only; a forked child gets a copy, page by page, when either side writes.
+    /// This process only; a forked child gets a copy, page by page, when either side writes. Pages of 1 GiB are the
+    /// exception: Linux loses some of them at fork, so the child of an arena on such pages gets none of it.
     Private,
     /// Whoever maps the same file. A forked child would write to the same memory, so it gets none of it.
     Shared,
@@ -135,6 +136,12 @@ impl Backing {
     /// Who can see the memory.
     pub(crate) fn memory_class(&self) -> MemoryClass {
         if self.file.is_some() { MemoryClass::Shared } else { MemoryClass::Private }
+    }
+
+    /// Whether children of fork(2) get the memory. Pages of 1 GiB are kept from them even where they would be copied on
+    /// write: Linux 6.18 loses some on the way (`heap/fork.rs` has the evidence), and a child would read zeroes.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.memory_class() == MemoryClass::Private && self.page_size < PageSize::HUGE_1G
     }
 
     /// The file's length, where somebody has made it shorter than the pages that it is to hold.

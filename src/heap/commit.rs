@@ -112,6 +112,11 @@ impl Pages {
     fn skip(&mut self, size: PageSize) {
         self.tried[index(size)].skips = SKIPS;
     }
+
+    /// Pages of that size have just gone back to the pool.
+    pub(crate) fn ask_again(&mut self, size: PageSize) {
+        self.tried[index(size)].skips = 0;
+    }
 }
 
 fn index(size: PageSize) -> usize {

@@ -159,13 +159,21 @@ impl Heap {
     /// that claims or frees need is held while the system works: only other growers wait, for memory they lack.
     pub(crate) fn grow(&self, space: &Space, units: u32, align: u32) -> Option<u32> {
         let mut growth = self.growth.lock();
+        let mut was_trimmed = false;
         loop {
             // Others have freed and grown while this thread waited.
             if let Some(start) = self.runs.lock().take_thoroughly(space, units, align) {
                 return Some(start);
             }
             let place = |growth: &mut Growth, in_page| self.plan(space, growth, (units, align), in_page);
-            let (plan, count, backing) = self.commit_best(space, &mut growth, place)?;
+            let Some((plan, count, backing)) = self.commit_best(space, &mut growth, place) else {
+                // What is free in pieces can be had again in one.
+                if was_trimmed || !self.has_free_for(&growth, units) || self.give_back(space, &mut growth) == 0 {
+                    return None;
+                }
+                was_trimmed = true;
+                continue;
+            };
             let mut runs = self.runs.lock();
             space.set_backing(plan.first, count, backing);
             let free = runs.insert(space, plan.first * CHUNK_UNITS, count * CHUNK_UNITS);
@@ -272,10 +280,20 @@ impl Heap {
         }
     }
 
+    /// Whether what is free, with what the limit still allows if that is too little, makes up a run of `units`.
+    fn has_free_for(&self, growth: &Growth, units: u32) -> bool {
+        let allowed = growth.allowed_chunks().saturating_mul(u64::from(CHUNK_UNITS));
+        let lacking = u64::from(units).checked_sub(allowed).unwrap_or(u64::from(units));
+        self.runs.lock().free_units() >= lacking
+    }
+
     /// Gives chunks that hold nothing back to the system; returns bytes.
-    #[expect(unsafe_code)]
     pub(crate) fn trim(&self, space: &Space) -> usize {
-        let mut growth = self.growth.lock();
+        self.give_back(space, &mut self.growth.lock())
+    }
+
+    #[expect(unsafe_code)]
+    fn give_back(&self, space: &Space, growth: &mut Growth) -> usize {
         let mut bytes = 0;
         loop {
             let mut runs = self.runs.lock();
@@ -301,6 +319,9 @@ impl Heap {
                 return bytes;
             }
             growth.chunks[usize::from(backing.to_raw())] -= count;
+            if let Backing::Hugetlb(size) = backing {
+                growth.pages.ask_again(size);
+            }
             bytes += count as usize * CHUNK_BYTES;
         }
     }

@@ -153,6 +153,10 @@ impl Growth<'_> {
         for range in ranges {
             let at = memory::map_anonymous(range.len(), Anonymous::HugeLazy(size)).map_err(call(Operation::Map))?;
             staged.push(Staged(Some(Reservation::adopt(at, range.len()))));
+            if !self.mapping.backing.is_inherited() {
+                // SAFETY: the whole of a fresh mapping. It only fails on addresses that are not mapped.
+                let _ = unsafe { memory::dont_fork(at, range.len()) };
+            }
         }
         for part in staged.iter().filter_map(|part| part.0.as_ref()) {
             let (at, len) = (part.base(), part.len());

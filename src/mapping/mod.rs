@@ -137,7 +137,7 @@ impl Mapping {
         let located = Located::Unknown("pages come when they are claimed".into());
         let mut mapping =
             Mapping { memory, backing, forks: forks(), located, only_node, dump: options.dump, room: None };
-        if mapping.backing.memory_class() == MemoryClass::Shared {
+        if !mapping.backing.is_inherited() {
             mapping.keep_from_children(options.dump);
         }
         let denied = placing::bind(mapping.whole(), mapping.len_bytes(), options.placement, &topology)?;
@@ -184,9 +184,9 @@ impl Mapping {
         self.backing.len_bytes()
     }
 
-    /// Whether this process has the memory: not if it is shared memory and this is a child forked since.
+    /// Whether this process has the memory: not if children get none and this is one, forked since.
     pub(crate) fn is_here(&self) -> bool {
-        self.forks == forks() || self.backing.memory_class() == MemoryClass::Private
+        self.forks == forks() || self.backing.is_inherited()
     }
 
     pub(crate) fn backing(&self) -> &Backing {
@@ -216,13 +216,14 @@ impl Mapping {
         diagnose_since(&Refusals::default(), errno, size, needed, directory, self.only_node)
     }
 
-    /// Children of fork(2) would share the memory, so they get none; core dumps leave it out unless wanted.
+    /// Children of fork(2) get none of the memory, which they would share or find incomplete; core dumps leave shared
+    /// memory out unless wanted.
     fn keep_from_children(&self, dump: bool) {
         let (start, len) = (self.start(), self.len_bytes());
         // SAFETY: the whole of our mapping. Both only fail on addresses that are not mapped.
         unsafe {
             let _ = memory::dont_fork(start, len);
-            if !dump {
+            if !dump && self.backing.memory_class() == MemoryClass::Shared {
                 let _ = memory::dont_dump(start, len);
             }
         }

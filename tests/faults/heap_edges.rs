@@ -119,3 +119,20 @@ fn the_last_free_run_under_a_limit_is_found() {
         assert!(!alloc(&LIMITED, 70 * UNIT).is_null(), "after {rest} more");
     });
 }
+
+#[test]
+fn free_pieces_make_a_long_block_under_a_limit() {
+    static LIMITED: HugeAlloc = HugeAlloc::new().limit(64 << 20);
+    Child::new().run(|| {
+        let blocks: Vec<_> = (0..28).map(|_| alloc(&LIMITED, 2 * MIB)).collect();
+        assert!(blocks.iter().all(|block| !block.is_null()));
+        // No two free neighbours, and no more than the odd ones still to be had.
+        blocks.iter().step_by(2).for_each(|block| free(&LIMITED, *block, 2 * MIB));
+        let long = alloc(&LIMITED, 24 * MIB);
+        assert!(!long.is_null(), "{}", LIMITED.stats());
+        assert!(alloc(&LIMITED, 24 * MIB).is_null(), "{}", LIMITED.stats());
+        assert!(LIMITED.stats().mapped_bytes <= 64 << 20, "{}", LIMITED.stats());
+        // SAFETY: a block of that length.
+        unsafe { long.write_bytes(7, 24 * MIB) };
+    });
+}
