@@ -9,6 +9,8 @@ mod support;
 mod background;
 #[path = "resize/kill.rs"]
 mod kill;
+#[path = "resize/mappings.rs"]
+mod mappings;
 #[path = "resize/named.rs"]
 mod named;
 #[path = "resize/refused.rs"]

@@ -227,7 +227,15 @@ impl Growth<'_> {
     unsafe fn undo(&self, ranges: &[Range<usize>]) {
         for range in ranges {
             // SAFETY: the caller's contract.
-            let _ = unsafe { self.mapping.give_back(range.clone()) };
+            unsafe {
+                match &self.mapping.memory {
+                    // What has come may be less than the range.
+                    Memory::Placed(reserved) if self.mapping.backing.fd().is_none() => {
+                        reserved.abandon(range.start, range.len());
+                    }
+                    _ => drop(self.mapping.give_back(range.clone())),
+                }
+            }
         }
     }
 

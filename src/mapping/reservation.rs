@@ -129,7 +129,7 @@ impl Reservation {
             // before it failed; taking the addresses again keeps foreign mappings out of our range.
             unsafe {
                 trim(staged, len);
-                self.restore(target, len);
+                self.abandon(offset, len);
             }
             return Err(errno);
         }
@@ -202,6 +202,20 @@ impl Reservation {
             crate::sys::process::abort_with("hugearena: lost pages after a failed decommit\n");
         }
         Err(errno)
+    }
+
+    /// Gives back what was to be committed at `offset`, as far as it was. A process at its limit of mappings cannot split
+    /// one: what is there then stays, unused, and the addresses are ours as before.
+    ///
+    /// # Safety
+    ///
+    /// As for [`decommit`](Self::decommit), committed or not.
+    pub(crate) unsafe fn abandon(&self, offset: usize, len: usize) {
+        let at = self.at(offset, len);
+        // SAFETY: the caller's contract.
+        if unsafe { memory::reserve_over(at, len) }.is_err() && !memory::is_mapped(at, len) {
+            crate::sys::process::abort_with("hugearena: lost reserved addresses after a failed commit\n");
+        }
     }
 
     /// Whether a committed page is there, without touching it.

@@ -183,6 +183,12 @@ pub fn is_present(at: NonNull<u8>) -> bool {
     }
 }
 
+/// msync(2), which does nothing here but look: whether all addresses of the range are mapped.
+pub fn is_mapped(at: NonNull<u8>, len: usize) -> bool {
+    // SAFETY: the kernel checks the addresses; `MS_ASYNC` has started no writing since Linux 2.6.19.
+    check(unsafe { libc::msync(at.as_ptr().cast(), len, libc::MS_ASYNC) }).is_ok()
+}
+
 /// madvise(`MADV_HUGEPAGE`): asks for transparent huge pages. Success proves nothing about what is there.
 ///
 /// # Safety
