@@ -20,6 +20,8 @@ const KEPT_UNITS: u32 = 8;
 pub(crate) struct Central {
     /// First of the spans that have free blocks.
     spans: u32,
+    /// Whether anybody has taken blocks since the last scavenging.
+    is_used: bool,
     depot_len: u32,
     depot: [*mut u8; DEPOT_SLOTS],
 }
@@ -31,11 +33,12 @@ unsafe impl Send for Central {}
 
 impl Central {
     pub(crate) const fn new() -> Central {
-        Central { spans: NONE, depot_len: 0, depot: [std::ptr::null_mut(); DEPOT_SLOTS] }
+        Central { spans: NONE, is_used: false, depot_len: 0, depot: [std::ptr::null_mut(); DEPOT_SLOTS] }
     }
 
     /// Moves free blocks into `out`, from the depot and then from spans; returns how many.
     pub(crate) fn take(&mut self, space: &Space, class_index: usize, out: &mut [MaybeUninit<*mut u8>]) -> usize {
+        self.is_used = true;
         let loose = out.len().min(self.depot_len as usize);
         let rest = self.depot_len as usize - loose;
         out[..loose].write_copy_of_slice(&self.depot[rest..rest + loose]);
@@ -70,6 +73,13 @@ impl Central {
         self.depot[len..len + loose.len()].copy_from_slice(loose);
         self.depot_len += loose.len() as u32;
         self.give_to_spans(heap, space, class_index, rest);
+    }
+
+    /// As [`trim`](Self::trim), unless somebody has taken blocks since the last time.
+    pub(crate) fn scavenge(&mut self, heap: &Heap, space: &Space, class_index: usize) {
+        if !std::mem::take(&mut self.is_used) {
+            self.trim(heap, space, class_index);
+        }
     }
 
     /// Gives back all that nobody uses: loose blocks to their spans, and spans to the runs.

@@ -361,6 +361,17 @@ impl Heap {
         self.lent_bytes.fetch_update(Relaxed, Relaxed, lend).is_ok()
     }
 
+    /// Has the central list of `class` give back what nobody uses, unless somebody took blocks from it since the last
+    /// time.
+    fn scavenge(&self, class: usize) {
+        // Whoever holds the lock is using it.
+        if let Some(space) = self.space()
+            && let Some(mut central) = self.centrals[class].try_lock()
+        {
+            central.scavenge(self, space, class);
+        }
+    }
+
     /// Takes back what [`lend_room`](Self::lend_room) gave.
     fn return_room(&self, bytes: usize) {
         self.lent_bytes.fetch_sub(bytes as u64, Relaxed);

@@ -174,7 +174,7 @@ const fn describe(index: usize) -> Class {
         capacity: capacity as u32,
         bitmap_offset: bitmap_offset as u32,
         reciprocal: (1u64 << 40).div_ceil(size as u64),
-        batch: clamp(32 << 10, size, 1, 64) as u32,
+        batch: clamp(64 << 10, size, 1, 64) as u32,
         slots: slots as u32,
         depot: clamp(if size > 1 << 10 { 32 << 10 } else { 64 << 10 }, size, 0, DEPOT_SLOTS) as u32,
     }

@@ -24,6 +24,10 @@ const FIRST_ROOM_BYTES: usize = 1 << 10;
 /// Bins that are asked for room at a time when the budget is spent, and how many misses go by between two times.
 const STEALING_TRIES: usize = 4;
 const STEALING_PERIOD: u32 = 8;
+/// Misses between two times that unused classes are given back: few blocks of a class that a program has done with
+/// would keep many spans.
+const SCAVENGING_PERIOD: u32 = 1024;
+const _: () = assert!(CLASSES <= u128::BITS as usize && SLOTS <= u16::MAX as usize);
 
 /// The cached blocks of one class: a stack that grows up from `base`.
 ///
@@ -82,6 +86,12 @@ struct Cache {
     victim: usize,
     /// Slow calls so far.
     misses: u32,
+    /// A bit for each class that has had one since the last scavenging.
+    missed: u128,
+    /// A bit for each class that was given back then: its central list is next, unless somebody uses it.
+    given_up: u128,
+    /// Blocks in each bin at the last scavenging.
+    levels: [u16; CLASSES],
 }
 
 /// The slots lie behind the cache in its run, and apart from it: they are reached through the bins' pointers while
@@ -199,6 +209,9 @@ fn create() -> Option<*mut Cache> {
         (&raw mut (*cache).borrowed).write(0);
         (&raw mut (*cache).victim).write(0);
         (&raw mut (*cache).misses).write(0);
+        (&raw mut (*cache).missed).write(0);
+        (&raw mut (*cache).given_up).write(0);
+        (&raw mut (*cache).levels).write([0; CLASSES]);
         let slots = cache.byte_add(SLOTS_OFFSET).cast::<*mut u8>();
         let bins = (&raw mut (*cache).bins.0).cast::<Bin>();
         for (class, start) in SLOT_START.iter().enumerate().take(CLASSES) {
@@ -233,6 +246,7 @@ pub(crate) unsafe extern "C" fn at_thread_exit(cache: *mut std::ffi::c_void) {
 impl Cache {
     /// Fills half the bin of `class`, so that frees find room as well, and takes one block out of it.
     fn refill(&mut self, class: usize) -> *mut u8 {
+        self.count_miss(class);
         self.widen(class);
         let bin = &mut self.bins.0[class];
         let room = bin.room();
@@ -259,6 +273,7 @@ impl Cache {
     /// Puts `block` into the full bin of `class`, whose older half goes to the central list unless the bin may
     /// be widened.
     fn make_room_for(&mut self, class: usize, block: *mut u8) {
+        self.count_miss(class);
         self.widen(class);
         let bin = &self.bins.0[class];
         if bin.top == bin.end {
@@ -289,6 +304,37 @@ impl Cache {
         }
     }
 
+    fn count_miss(&mut self, class: usize) {
+        self.misses = self.misses.wrapping_add(1);
+        self.missed |= 1 << class;
+        if self.misses.is_multiple_of(SCAVENGING_PERIOD) {
+            self.scavenge();
+        }
+    }
+
+    /// Gives back the blocks and the room of classes that seem unused since the last time: no miss, and as many blocks
+    /// as then. Their room goes to pay loans back.
+    fn scavenge(&mut self) {
+        let missed = std::mem::take(&mut self.missed);
+        let budget_before = self.budget;
+        let given_up = std::mem::take(&mut self.given_up);
+        for class in 0..CLASSES {
+            let held = self.bins.0[class].held();
+            let is_unused = missed & (1 << class) == 0 && held == usize::from(self.levels[class]);
+            if is_unused && given_up & (1 << class) != 0 {
+                HEAP.scavenge(class);
+            } else if is_unused && self.bins.0[class].room() > 0 {
+                self.narrow(class, 0);
+                self.given_up |= 1 << class;
+            }
+            self.levels[class] = self.bins.0[class].held() as u16;
+        }
+        let returned = self.borrowed.min(self.budget - budget_before);
+        self.borrowed -= returned;
+        self.budget -= returned;
+        HEAP.return_room(returned);
+    }
+
     /// Doubles the room of a bin, as far as its slots and the cache's budget go, which grows by loans.
     fn widen(&mut self, class: usize) {
         let (size, slots) = (CLASS[class].size as usize, CLASS[class].slots as usize);
@@ -297,7 +343,6 @@ impl Cache {
             return;
         }
         let wanted = room.max((FIRST_ROOM_BYTES / size).max(1)).min(slots - room);
-        self.misses = self.misses.wrapping_add(1);
         if wanted * size > self.budget && self.misses.is_multiple_of(STEALING_PERIOD) {
             if HEAP.lend_room(wanted * size) {
                 self.borrowed += wanted * size;
@@ -318,14 +363,15 @@ impl Cache {
         for _ in 0..STEALING_TRIES {
             self.victim = (self.victim + 1) % CLASSES;
             if self.bins.0[self.victim].room() * CLASS[self.victim].size as usize > bytes {
-                self.narrow(self.victim);
+                let kept = self.bins.0[self.victim].room() / 2;
+                self.narrow(self.victim, kept);
             }
         }
     }
 
-    fn narrow(&mut self, class: usize) {
+    /// Reduces the room of a bin to `kept` blocks.
+    fn narrow(&mut self, class: usize, kept: usize) {
         let (room, held) = (self.bins.0[class].room(), self.bins.0[class].held());
-        let kept = room / 2;
         if held > kept {
             self.give_back(class, held - kept);
         }

@@ -120,7 +120,7 @@ struct Block {
 unsafe impl Send for Block {}
 
 impl Block {
-    /// A block whose first byte is written.
+    /// A block of which one byte in each 4 KiB is written: who asks for so much uses it.
     #[inline(always)]
     fn new(layout: Layout) -> Block {
         // SAFETY: no layout here has size 0, so a block is at least a byte long.
@@ -129,7 +129,9 @@ impl Block {
             if address.is_null() {
                 handle_alloc_error(layout);
             }
-            address.write(layout.size() as u8);
+            for at in (0..layout.size()).step_by(4096) {
+                address.add(at).write(layout.size() as u8);
+            }
             Block { address, layout }
         }
     }
@@ -143,15 +145,6 @@ impl Block {
     /// Bytes.
     fn size(&self) -> usize {
         self.layout.size()
-    }
-
-    /// Writes one byte into each further 4 KiB: who asks for so much uses it.
-    #[inline(always)]
-    fn touch_rest(&self) {
-        for at in (4096..self.size()).step_by(4096) {
-            // SAFETY: inside the block.
-            unsafe { self.address.add(at).write(self.size() as u8) };
-        }
     }
 
     /// Checks the first byte and gives the block back. A block is freed once: every caller forgets it.

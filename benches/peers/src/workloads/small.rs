@@ -1,7 +1,7 @@
 //! One size at a time, known when the program is compiled, as in `Box::new`.
 
 use std::alloc::Layout;
-use std::hint::black_box;
+use std::arch::asm;
 
 use super::{Block, Outcome, timed};
 
@@ -20,8 +20,8 @@ pub fn pair<const SIZE: usize>(pairs: usize) -> Outcome {
     timed(|| {
         for _ in 0..pairs {
             let block = Block::new(layout::<SIZE>());
-            // Somebody else has seen it, so the compiler cannot leave it out.
-            black_box(block.address);
+            // SAFETY: nothing is done. Because the compiler does not know that, it cannot leave the block out.
+            unsafe { asm!("/* {} */", in(reg) block.address) };
             block.free();
         }
         pairs as u64
@@ -33,11 +33,7 @@ pub fn batch<const SIZE: usize>(blocks: usize) -> Outcome {
     let mut addresses = Vec::with_capacity(BATCH);
     timed(|| {
         for _ in 0..blocks / BATCH {
-            addresses.extend((0..BATCH).map(|_| {
-                let block = Block::new(layout::<SIZE>());
-                block.touch_rest();
-                block.address
-            }));
+            addresses.extend((0..BATCH).map(|_| Block::new(layout::<SIZE>()).address));
             while let Some(address) = addresses.pop() {
                 Block { address, layout: layout::<SIZE>() }.free();
             }
