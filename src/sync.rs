@@ -1,10 +1,9 @@
-//! Atomics, a mutex and ways to wait: std's and crossbeam's.
+//! Atomics and ways to wait: std's and crossbeam's.
 //!
 //! `heap/lock.rs` and `arena/bitmap.rs` take theirs from here, so that the models in `tests/loom` can include both as
 //! they are, with a module of this name that has loom's.
 
 pub(crate) use std::hint::spin_loop;
-pub(crate) use std::sync::Mutex;
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
 pub(crate) use std::thread::sleep;
 

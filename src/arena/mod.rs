@@ -35,6 +35,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -205,7 +206,7 @@ impl Arena {
     /// Takes the error of the last claim, or step in the background, that could not populate its pages; none for eager
     /// arenas.
     pub fn last_error(&self) -> Option<Error> {
-        self.inner.last_error.lock().take()
+        self.inner.last_error.try_lock_for(Duration::from_millis(1))?.take()
     }
 
     /// Claims pages and makes them present; their contents are still to be taken.
@@ -257,7 +258,11 @@ impl Arena {
                 let subject = format!("page {} of a lazy arena", pages.start);
                 let error = Error::new(Operation::Populate, subject).os(errno);
                 let limit = self.inner.mapping.diagnose(errno, bytes as u64);
-                *self.inner.last_error.lock() = Some(error.limited_by(limit));
+                // Who finds it locked leaves it to the one that has it. Nobody waits: a child of fork(2) would for ever, if
+                // a thread that it has not was here.
+                if let Some(mut last) = self.inner.last_error.try_lock() {
+                    *last = Some(error.limited_by(limit));
+                }
                 false
             }
         }
@@ -270,7 +275,11 @@ impl Arena {
 
     /// Gives the pages of a chunk back.
     fn release(&self, first: usize, pages: usize) {
-        if self.inner.zero_on_release && self.inner.mapping.is_here() {
+        if !self.inner.mapping.is_here() {
+            // A forked child drops what is its parent's, and so is the record.
+            return;
+        }
+        if self.inner.zero_on_release {
             self.zero_now(first, pages);
         }
         self.inner.pages.release(first, pages);

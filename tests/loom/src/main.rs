@@ -39,6 +39,11 @@ mod sys {
             });
         }
 
+        /// The models fork the lock, not the bitmap.
+        pub fn forks_counted() -> u64 {
+            0
+        }
+
         pub fn wake_one(_: &AtomicU32) {
             crate::locks::with_futex(|mutex, wake| {
                 let guard = mutex.lock().unwrap();

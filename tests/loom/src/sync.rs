@@ -1,7 +1,6 @@
 //! In the place of the crate's `sync`: loom's atomics, which can be made in a `const fn` here, and waiting that lets
 //! another thread run.
 
-pub(crate) use loom::sync::Mutex;
 pub(crate) use loom::sync::atomic::{Ordering, fence};
 pub(crate) use std::sync::atomic::compiler_fence;
 
