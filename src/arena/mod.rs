@@ -67,7 +67,8 @@ pub use zeroing::ZeroingChunk;
 /// unmapped when the last handle and the last chunk are gone.
 ///
 /// A child of fork(2) has none of a shared arena's memory: it claims nothing there, and must not use pointers into
-/// chunks that it inherited. A private arena is copied, page by page, when either side writes.
+/// chunks that it inherited. A private arena is copied, page by page, when either side writes: the child's copies come
+/// from the pool. What it claims it can write to; chunks that it inherited are a SIGBUS for it where the pool is empty.
 ///
 /// `claim` and `release` are atomics on a bitmap: no lock for a single page, no system call on an eager arena.
 ///
@@ -230,13 +231,22 @@ impl Arena {
         is_had
     }
 
-    /// Populates claimed pages of a lazy arena, or gives them back.
+    /// Populates claimed pages of a lazy arena, and a child's own copies of its parent's, or gives them back.
     fn make_present(&self, first: usize, pages: usize) -> bool {
-        let is_present = self.inner.obtained.populated || self.populate_claimed(first..first + pages);
+        let claimed = first..first + pages;
+        let is_present = match self.inner.mapping.is_copied_on_write() {
+            true => self.populate_pages(claimed),
+            false => self.inner.obtained.populated || self.populate_claimed(claimed),
+        };
         if !is_present {
             self.inner.pages.release(first, pages);
         }
         is_present
+    }
+
+    /// Whether present pages that the caller holds can be written to: a forked child may not get its own copies.
+    fn may_write(&self, pages: Range<usize>) -> bool {
+        !self.inner.mapping.is_copied_on_write() || self.populate_pages(pages)
     }
 
     /// Makes those of the claimed pages present that are not yet.
@@ -255,7 +265,7 @@ impl Arena {
                 true
             }
             Err(errno) => {
-                let subject = format!("page {} of a lazy arena", pages.start);
+                let subject = format!("page {} of an arena", pages.start);
                 let error = Error::new(Operation::Populate, subject).os(errno);
                 let limit = self.inner.mapping.diagnose(errno, bytes as u64);
                 // Who finds it locked leaves it to the one that has it. Nobody waits: a child of fork(2) would for ever, if
@@ -280,6 +290,10 @@ impl Arena {
             return;
         }
         if self.inner.zero_on_release {
+            if !self.may_write(first..first + pages) {
+                // Nobody gets to see what cannot be zeroed.
+                return;
+            }
             self.zero_now(first, pages);
         }
         self.inner.pages.release(first, pages);

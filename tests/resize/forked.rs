@@ -78,3 +78,68 @@ fn what_a_child_drops_is_still_its_parents() {
         ground.remove();
     });
 }
+
+/// A child that cannot zero what it gives back keeps it to itself.
+#[test]
+fn a_child_gives_no_secret_back() {
+    Child::new().pool_of(2).run(|| {
+        let builder = Arena::builder().capacity(2 * HUGE).strict().backing(BackingKind::Anonymous).zero_on_release();
+        let arena = builder.open().unwrap();
+        let mut held = Some(arena.claim(2).unwrap());
+        mark(held.as_mut().unwrap(), 9);
+        let status = fork(|| {
+            drop(held.take());
+            i32::from(arena.claim(1).is_some() || arena.stats().claimed != 2)
+        });
+        assert!(status.success(), "{status}");
+        assert!(is_marked(held.as_mut().unwrap(), 9));
+        drop(held);
+        assert_eq!(arena.stats().clean, 2);
+    });
+}
+
+/// A child's pages are its parent's until one of them writes, which takes a page from the pool: where there is none, its
+/// claims are refused, and the parent keeps what it has.
+#[test]
+fn a_child_is_handed_nothing_that_it_cannot_write_to() {
+    Child::new().pool_of(6).run(|| {
+        let plain = Arena::builder().capacity(4 * HUGE).strict().backing(BackingKind::Anonymous);
+        for builder in [plain.clone(), plain.max_capacity(8 * HUGE)] {
+            let arena = builder.open().unwrap();
+            drop(arena.claim(3));
+            let mut held = arena.claim(1).unwrap();
+            mark(&mut held, 9);
+            let status = fork(|| {
+                // Two pages are left in the pool, for the child to copy to.
+                let mut chunks: Vec<_> = std::iter::from_fn(|| arena.claim_zeroed(1, FirstTouch::unknown())).collect();
+                chunks.iter_mut().for_each(|chunk| mark(chunk, 1));
+                assert_eq!(chunks.len(), 2);
+                let error = arena.last_error().expect("it says why");
+                assert_eq!(error.limit().map(|limit| limit.kind), Some(LimitKind::Pool), "{error}");
+                assert!(arena.claim(1).is_none() && !chunks[0].grow_in_place(1));
+                assert_eq!(arena.scrub(usize::MAX, &mut hugearena::memops::Nothing), 0);
+                // What was claimed and given back is the child's own.
+                drop(chunks.pop());
+                let again = arena.claim_zeroed(1, FirstTouch::unknown()).map(|mut chunk| is_marked(&mut chunk, 0));
+                i32::from(again != Some(true))
+            });
+            assert!(status.success(), "{status}");
+            drop(arena.claim(1));
+            // The parent writes while a child lives that has all of its pages, and nothing is left to copy to.
+            let (hog, waiting) = (
+                support::pool::Hog::leaving(0).unwrap(),
+                support::child::start(|| {
+                    std::thread::sleep(std::time::Duration::from_secs(60));
+                    0
+                }),
+            );
+            mark(&mut held, 10);
+            let mut rest = arena.claim_zeroed(3, FirstTouch::unknown()).unwrap();
+            assert!(is_marked(&mut rest, 0) && is_marked(&mut held, 10));
+            // SAFETY: our own child.
+            unsafe { libc::kill(waiting, libc::SIGKILL) };
+            support::child::wait_for(waiting);
+            drop(hog);
+        }
+    });
+}
