@@ -1,6 +1,6 @@
 //! Atomics and ways to wait: std's and crossbeam's.
 //!
-//! `heap/lock.rs`, `arena/bitmap.rs` and `arena/turns.rs` take theirs from here, so that the models in `tests/loom` can
+//! `heap/lock.rs` and `arena/bitmap.rs` with its `holders` take theirs from here, so that the models in `tests/loom` can
 //! include them as they are, with a module of this name that has loom's.
 
 pub(crate) use std::hint::spin_loop;

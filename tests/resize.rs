@@ -7,6 +7,8 @@ mod support;
 
 #[path = "resize/background.rs"]
 mod background;
+#[path = "resize/forked.rs"]
+mod forked;
 #[path = "resize/kill.rs"]
 mod kill;
 #[path = "resize/mappings.rs"]

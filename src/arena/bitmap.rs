@@ -15,17 +15,19 @@
 //! other bits. Longer runs are claimed word by word and given back if a page in the middle was lost; while that
 //! goes on, a claim that finds nothing looks again instead of failing on pages that are about to come back.
 
-// The path is what it would be anyhow, but for tests/loom, which includes this file.
+// The paths are what they would be anyhow, but for tests/loom, which includes this file.
+#[path = "bitmap/holders.rs"]
+mod holders;
 #[path = "bitmap/presence.rs"]
 mod presence;
 
 use std::time::Duration;
 
 use super::state::PageState;
-use super::turns::Turns;
 use crate::mapping::words::Words;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Backoff, CachePadded, compiler_fence, fence, sleep};
+use holders::{Holders, Turn};
 
 const WORD: usize = u64::BITS as usize;
 
@@ -82,17 +84,17 @@ pub(crate) struct Bitmap {
     /// Shared: the word in which the last single page was found; only a hint.
     hint: CachePadded<AtomicUsize>,
     /// Shared: claims of runs that hold pages they may have to give back.
-    runs_in_flight: CachePadded<AtomicUsize>,
+    runs_in_flight: Holders,
     /// Shared: pages released so far, and runs given back; when it changes, a failed search is worth repeating.
     returns: CachePadded<AtomicUsize>,
     /// The low half of `returns` when a page was last released. Written by the page's owner.
     stamps: Box<[AtomicU32]>,
     /// Shared: pages that the scrubber holds, and would give up for a claim.
-    scrubbing: CachePadded<AtomicUsize>,
+    scrubbing: Holders,
     /// Shared: claims that wait for pages which somebody holds only for a moment.
-    waiting: CachePadded<AtomicUsize>,
+    waiting: Holders,
     /// Claims of runs go one at a time: two that overlap would both fail on each other's half.
-    run_claims: Turns,
+    run_claims: Turn,
     record: Option<Recorded>,
 }
 
@@ -134,12 +136,12 @@ impl Bitmap {
             absent: (0..pages.div_ceil(WORD)).map(|_| AtomicU64::new(0)).collect(),
             is_lazy: false,
             hint: CachePadded::default(),
-            runs_in_flight: CachePadded::default(),
+            runs_in_flight: Holders::default(),
             returns: CachePadded::default(),
             stamps: (0..pages).map(|_| AtomicU32::new(0)).collect(),
-            scrubbing: CachePadded::default(),
-            waiting: CachePadded::default(),
-            run_claims: Turns::default(),
+            scrubbing: Holders::default(),
+            waiting: Holders::default(),
+            run_claims: Turn::default(),
             record: None,
         }
     }
@@ -186,7 +188,7 @@ impl Bitmap {
         if count == 0 || count > self.pages {
             return None;
         }
-        self.waiting.fetch_add(1, SeqCst);
+        self.waiting.enter();
         let mut found = None;
         for _ in 0..SEARCHES {
             // Pairs with the holders, which announce themselves before they take a page: a search that saw the
@@ -203,7 +205,7 @@ impl Bitmap {
                 break;
             }
         }
-        self.waiting.fetch_sub(1, SeqCst);
+        self.waiting.leave();
         found
     }
 
@@ -213,7 +215,7 @@ impl Bitmap {
         let backoff = Backoff::new();
         let mut naps = 0;
         let mut waited = false;
-        while self.runs_in_flight.load(SeqCst) != 0 || self.scrubbing.load(SeqCst) != 0 {
+        while self.runs_in_flight.is_any() || self.scrubbing.is_any() {
             waited = true;
             if !backoff.is_completed() {
                 backoff.snooze();
@@ -295,10 +297,10 @@ impl Bitmap {
             return None;
         }
         // First, so that no claim sees the page gone and nobody holding it.
-        self.scrubbing.fetch_add(1, SeqCst);
+        self.scrubbing.enter();
         let page = self.claim_one_of(|word| !self.zero[word].load(Relaxed));
         if page.is_none() {
-            self.scrubbing.fetch_sub(1, SeqCst);
+            self.scrubbing.leave();
         }
         page
     }
@@ -309,7 +311,7 @@ impl Bitmap {
             self.mark_zeroed(page);
         }
         self.give_back(page, 1);
-        self.scrubbing.fetch_sub(1, SeqCst);
+        self.scrubbing.leave();
     }
 
     /// Records that a page which the caller has claimed holds zeroes.
@@ -323,7 +325,7 @@ impl Bitmap {
 
     /// Whether a claim waits for pages that are held for a moment.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.waiting.load(Relaxed) != 0
+        self.waiting.is_any()
     }
 
     /// Counts the pages by state.
@@ -432,7 +434,7 @@ impl Bitmap {
 
     /// Claims `count` pages at `first`, or gives back what it got and says which page was lost.
     fn try_claim_run(&self, first: usize, count: usize) -> Result<(), usize> {
-        self.runs_in_flight.fetch_add(1, SeqCst);
+        self.runs_in_flight.enter();
         let mut result = Ok(());
         for (word, mask) in masks(first, count) {
             // Acquire pairs with the release of the pages' last owners.
@@ -446,7 +448,7 @@ impl Bitmap {
                 break;
             }
         }
-        self.runs_in_flight.fetch_sub(1, SeqCst);
+        self.runs_in_flight.leave();
         result
     }
 

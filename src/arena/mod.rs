@@ -26,7 +26,6 @@ mod scrub;
 mod share;
 mod state;
 mod stats;
-mod turns;
 mod view;
 mod worker;
 mod zeroing;
@@ -71,8 +70,10 @@ pub use zeroing::ZeroingChunk;
 /// A child of fork(2) has none of a shared arena's memory: it claims nothing there, and must not use pointers into
 /// chunks that it inherited. A private arena is copied, page by page, when either side writes, and so is what is known of
 /// its pages: both sides claim and release on their own, without waiting for threads that only the other has. Pages that
-/// another thread was claiming when the process was copied stay claimed in the child. A private arena on pages of 1 GiB
-/// is for its children as a shared one, because Linux 6.18 loses some of those pages at fork.
+/// another thread was claiming when the process was copied stay claimed in the child. The child's copies come from the
+/// pool: what it claims it can write to, but chunks that it inherited are a SIGBUS for it where the pool is empty. A
+/// private arena on pages of 1 GiB is for its children as a shared one, because Linux 6.18 loses some of those pages at
+/// fork.
 ///
 /// `claim` and `release` are atomics on a bitmap: no lock for a single page, no system call on an eager arena.
 ///
@@ -246,13 +247,22 @@ impl Arena {
         is_had
     }
 
-    /// Populates claimed pages of a lazy arena, or gives them back.
+    /// Populates claimed pages of a lazy arena, and a child's own copies of its parent's, or gives them back.
     fn make_present(&self, first: usize, pages: usize) -> bool {
-        let is_present = self.inner.obtained.populated || self.populate_claimed(first..first + pages);
+        let claimed = first..first + pages;
+        let is_present = match self.inner.mapping.is_copied_on_write() {
+            true => self.populate_pages(claimed),
+            false => self.inner.obtained.populated || self.populate_claimed(claimed),
+        };
         if !is_present {
             self.inner.pages.release(first, pages);
         }
         is_present
+    }
+
+    /// Whether present pages that the caller holds can be written to: a forked child may not get its own copies.
+    fn may_write(&self, pages: Range<usize>) -> bool {
+        !self.inner.mapping.is_copied_on_write() || self.populate_pages(pages)
     }
 
     /// Makes those of the claimed pages present that are not yet.
@@ -271,10 +281,12 @@ impl Arena {
                 true
             }
             Err(errno) => {
-                let subject = format!("page {} of a lazy arena", pages.start);
+                let subject = format!("page {} of an arena", pages.start);
                 let error = Error::new(Operation::Populate, subject).os(errno);
                 let limit = self.inner.mapping.diagnose(errno, bytes as u64);
-                if let Some(mut last) = self.inner.last_error.try_lock_for(A_MOMENT) {
+                // Who finds it locked leaves it to the one that has it. Nobody waits: a child of fork(2) would for ever, if
+                // a thread that it has not was here.
+                if let Some(mut last) = self.inner.last_error.try_lock() {
                     *last = Some(error.limited_by(limit));
                 }
                 false
@@ -289,7 +301,15 @@ impl Arena {
 
     /// Gives the pages of a chunk back.
     fn release(&self, first: usize, pages: usize) {
-        if self.inner.zero_on_release && self.inner.mapping.is_here() {
+        if !self.inner.mapping.is_here() {
+            // A forked child drops what is its parent's, and so is the record.
+            return;
+        }
+        if self.inner.zero_on_release {
+            if !self.may_write(first..first + pages) {
+                // Nobody gets to see what cannot be zeroed.
+                return;
+            }
             self.zero_now(first, pages);
         }
         self.inner.pages.release(first, pages);

@@ -281,8 +281,8 @@ impl Request<'_> {
             }
         }
         let words = place.write(&record)?;
-        let (size, total) = (self.page_size, backing.len_bytes());
-        let watch = self.progress.map(|callback| move |done| callback.call(size, done, total));
+        let watch = |total| self.progress.map(|callback| move |done| callback.call(self.page_size, done, total));
+        let watch_all = watch(backing.len_bytes());
         let options = AttachOptions {
             writable: true,
             dump: self.dump,
@@ -290,7 +290,7 @@ impl Request<'_> {
             workers: self.workers,
             placement: self.placement,
             resizable,
-            watch: watch.as_ref().map(|watch| watch as _),
+            watch: watch_all.as_ref().map(|watch| watch as _),
         };
         let allocated = backing.is_allocated();
         let (mapping, attachment) = Mapping::attach(backing, options)?;
@@ -299,7 +299,8 @@ impl Request<'_> {
             let size = self.page_size.bytes();
             bring_up(&mapping, &bitmap, size, allocated)?;
             let lacking = self.pages.unwrap_or(0).saturating_sub(bitmap.present_pages());
-            add_pages(&mapping, &bitmap, size, lacking, options.watch)?;
+            let watch = watch(lacking * size);
+            add_pages(&mapping, &bitmap, size, lacking, watch.as_ref().map(|watch| watch as _))?;
         }
         Ok((mapping, bitmap, restart, attachment))
     }

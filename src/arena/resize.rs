@@ -149,7 +149,7 @@ pub(super) fn add_pages(
 ///
 /// # Errors
 ///
-/// [`Operation::Unmap`], [`Operation::Populate`].
+/// [`Operation::Unmap`], [`Operation::Populate`]; [`Operation::Place`] when a strict placement is not met by what is there.
 pub(super) fn bring_up(mapping: &Mapping, bitmap: &Bitmap, page_bytes: usize, complete: bool) -> Result<()> {
     let bytes = |pages: &Range<usize>| pages.start * page_bytes..pages.end * page_bytes;
     for pages in bitmap.runs(true) {
@@ -159,10 +159,11 @@ pub(super) fn bring_up(mapping: &Mapping, bitmap: &Bitmap, page_bytes: usize, co
         let subject = || format!("{} pages that an earlier owner may have left", pages.len());
         gone.map_err(|errno| Error::new(Operation::Unmap, subject()).os(errno))?;
     }
+    let there: Vec<_> = bitmap.runs(false).iter().map(bytes).collect();
     if !complete {
-        bitmap.runs(false).iter().try_for_each(|pages| mapping.touch(bytes(pages), true))?;
+        there.iter().try_for_each(|bytes| mapping.touch(bytes.clone(), true))?;
     }
-    Ok(())
+    mapping.prove_strict(&there)
 }
 
 /// Absent pages that are about to come; absent again when dropped, also by a callback that panics.

@@ -49,6 +49,9 @@ impl Arena {
                 break;
             };
             let mut held = Held { arena: self, page, zeroed: false };
+            if !self.may_write(page..page + 1) {
+                break;
+            }
             let mut considerate = Considerate { arena: self, pace, stopped: false };
             held.zeroed = self.clear_pages(page, 1, &mut considerate);
             let stopped = considerate.stopped;

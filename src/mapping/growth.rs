@@ -87,7 +87,6 @@ impl Growth<'_> {
 
     /// Fills holes of a file that is mapped.
     fn fill_file(&self, file: BorrowedFd<'_>, ranges: &[Range<usize>], is_huge: bool) -> Outcome<()> {
-        let size = self.mapping.backing.page_size();
         for range in ranges {
             // What touched a hole, against the rules (or by mlockall(2)), left a page there that may not be zero.
             // SAFETY: the arena has no pages there, so that nobody uses them.
@@ -96,16 +95,11 @@ impl Growth<'_> {
         if !is_huge {
             self.check_ordinary_memory()?;
         }
-        let mut held = Vec::new();
-        let filled = self.reserve_and_populate(file, ranges, is_huge, &mut held);
-        if filled.is_err() {
-            // SAFETY: as above.
-            unsafe {
-                held.iter().for_each(|held| held.drain(file, size));
-                self.undo(ranges);
-            }
-        }
-        filled
+        let mut unfinished = Unfinished { growth: self, file, ranges, held: Vec::new() };
+        self.reserve_and_populate(file, ranges, is_huge, &mut unfinished.held)?;
+        unfinished.ranges = &[];
+        unfinished.held.clear();
+        Ok(())
     }
 
     fn reserve_and_populate(
@@ -138,9 +132,11 @@ impl Growth<'_> {
             }
         }
         if self.eager {
+            let mut done = 0;
             for range in ranges {
                 let step = |part: Range<usize>| populate(range.start + part.start..range.start + part.end);
-                self.populate_by_crew(range.len(), &step)?;
+                self.populate_by_crew(done, range.len(), &step)?;
+                done += range.len();
             }
         }
         Ok(())
@@ -166,7 +162,7 @@ impl Growth<'_> {
                 // SAFETY: whole pages of a fresh mapping that only this growth knows.
                 let step =
                     |range: Range<usize>| unsafe { prove_populated(part.base().add(range.start), range.len(), size) };
-                self.populate_by_crew(len, &step)?;
+                self.populate_by_crew(0, len, &step)?;
             }
         }
         for (index, part) in staged.iter_mut().enumerate() {
@@ -214,7 +210,7 @@ impl Growth<'_> {
         let denied = placing::bind(part, 0, self.room.placement, &self.topology)?;
         if self.eager {
             let populate = |part: Range<usize>| self.mapping.populate(range.start + part.start, part.len());
-            self.populate_by_crew(range.len(), &populate)?;
+            self.populate_by_crew(0, range.len(), &populate)?;
         }
         Ok(denied)
     }
@@ -244,15 +240,37 @@ impl Growth<'_> {
         Ok(placing::check_ordinary_memory(part, self.bytes, self.room.placement)?)
     }
 
-    fn populate_by_crew(&self, len: usize, step: &populate::Step<'_>) -> Outcome<()> {
+    /// `before`: bytes of earlier ranges, which who watches is told of as well.
+    fn populate_by_crew(&self, before: usize, len: usize, step: &populate::Step<'_>) -> Outcome<()> {
         let grain = if len.is_multiple_of(self.room.grain.bytes()) {
             self.room.grain
         } else {
             self.mapping.backing.page_size()
         };
         let Room { placement, workers, .. } = self.room;
-        let crew = crew(placement, workers, self.watch, len, grain, &self.topology);
+        let watch = self.watch.map(|watch| move |done| watch(before + done));
+        let watch = watch.as_ref().map(|watch| watch as &Watch<'_>);
+        let crew = crew(placement, workers, watch, len, grain, &self.topology);
         populate::run(len, grain.bytes(), &crew, step).map_err(call(Operation::Populate))
+    }
+}
+
+/// A growth of a file that has not come to its end: dropped, also by a callback that panics, it leaves nothing.
+struct Unfinished<'a> {
+    growth: &'a Growth<'a>,
+    file: BorrowedFd<'a>,
+    ranges: &'a [Range<usize>],
+    held: Vec<Held>,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        let size = self.growth.mapping.backing.page_size();
+        // SAFETY: the pages have come just now, and nobody knows of them.
+        unsafe {
+            self.held.iter().for_each(|held| held.drain(self.file, size));
+            self.growth.undo(self.ranges);
+        }
     }
 }
 

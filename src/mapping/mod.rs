@@ -189,6 +189,14 @@ impl Mapping {
         self.forks == forks() || self.backing.is_inherited()
     }
 
+    /// Whether this process has the pages in common with the one that it was forked from, so that writing to one takes
+    /// another from a pool, and is a SIGBUS where there is none.
+    pub(crate) fn is_copied_on_write(&self) -> bool {
+        self.forks != forks()
+            && self.backing.memory_class() == MemoryClass::Private
+            && self.backing.page_size().is_huge()
+    }
+
     pub(crate) fn backing(&self) -> &Backing {
         &self.backing
     }

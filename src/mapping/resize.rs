@@ -84,6 +84,18 @@ impl Mapping {
         self.give_pages(ranges, true, watch).map(drop)
     }
 
+    /// Proves that pages which ranges of bytes had before are where the placement says, if no other node will do.
+    ///
+    /// # Errors
+    ///
+    /// [`Operation::Place`]: some are elsewhere, or it cannot be proved.
+    pub(crate) fn prove_strict(&self, ranges: &[Range<usize>]) -> Result<()> {
+        let strict = self.room.map(|room| room.placement).filter(|placement| placement.only_node().is_some());
+        let Some(placement) = strict else { return Ok(()) };
+        let topology = Topology::read();
+        ranges.iter().try_for_each(|range| placing::prove(self.part(range.clone()), placement, &topology).map(drop))
+    }
+
     /// Whether it can get and give back pages.
     pub(crate) fn is_resizable(&self) -> bool {
         self.room.is_some()

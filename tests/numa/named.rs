@@ -61,6 +61,38 @@ fn a_named_arena_is_on_its_node_and_a_restart_tells_where_it_is() {
     assert_eq!(two.free(), [16, 16]);
 }
 
+/// As above; the room that it has no pages in is nowhere.
+#[test]
+fn a_named_arena_that_can_grow_is_as_strict() {
+    let Some(two) = TwoNodes::with_pages([16, 16]) else { return };
+    let ground = Ground::new();
+    let [near, far] = two.nodes;
+    let open = |pages: usize, placement| {
+        let kind = BackingKind::Hugetlbfs { dir: Some(ground.mount.path().into()) };
+        let builder = Arena::builder().name("x").record_dir(ground.records.path()).backing(kind);
+        builder.capacity(pages * HUGE.bytes()).max_capacity(12 * HUGE.bytes()).placement(placement).open()
+    };
+    let arena = open(4, Placement::Strict(far)).unwrap();
+    arena.grow(2).unwrap();
+    assert_eq!(two.free(), [16, 10]);
+    // A gap, so that the pages are in two places.
+    let (low, gap, high) = (arena.claim(1).unwrap(), arena.claim(1).unwrap(), arena.claim(4).unwrap());
+    drop(gap);
+    assert_eq!(arena.trim().unwrap(), 1);
+    drop((low, high, arena));
+    for pages in [0, 8] {
+        let error = open(pages, Placement::Strict(near)).unwrap_err();
+        assert_eq!(error.operation(), Operation::Place, "{error}");
+        assert!(error.to_string().contains(&format!("1 pages on node {far}")), "{error}");
+        assert_eq!(two.free(), [16, 11]);
+    }
+    let arena = open(8, Placement::Strict(far)).unwrap();
+    assert_eq!((arena.stats().pages, two.free()), (8, [16, 8]));
+    drop(arena);
+    remove_from(ground.records.path(), "x").unwrap();
+    assert_eq!(two.free(), [16, 16]);
+}
+
 #[test]
 fn a_named_arena_that_a_node_cannot_hold_leaves_nothing() {
     let Some(two) = TwoNodes::with_pages([16, 3]) else { return };

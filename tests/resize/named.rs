@@ -197,6 +197,45 @@ fn what_cannot_be_had_at_a_restart_is_an_error_that_changes_nothing() {
     });
 }
 
+/// What a callback of [`ArenaBuilder::on_progress`] is told.
+fn told(builder: ArenaBuilder, stop: bool) -> (std::thread::Result<hugearena::Result<Arena>>, Vec<(usize, usize)>) {
+    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let sink = told.clone();
+    let builder = builder.on_progress(move |progress| {
+        sink.lock().unwrap().push((progress.done_bytes / HUGE, progress.total_bytes / HUGE));
+        assert!(!stop, "a callback that panics");
+        std::ops::ControlFlow::Continue(())
+    });
+    let opened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.open()));
+    let told = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+    (opened, told)
+}
+
+#[test]
+fn who_watches_a_restart_is_told_of_all_that_comes_and_may_panic() {
+    child(40).run(|| {
+        let ground = Ground::new(&format!("size={}", 40 * HUGE));
+        let (opened, all) = told(ground.builder(20, 60).populate_threads(1), false);
+        assert_eq!((all.first(), all.last()), (Some(&(16, 20)), Some(&(20, 20))), "{all:?}");
+        // A hole below what is claimed, so that what comes is in two places.
+        let arena = opened.unwrap().unwrap();
+        let (low, high) = (arena.claim(2).unwrap(), arena.claim(18).unwrap());
+        drop(low);
+        assert_eq!(arena.trim().unwrap(), 2);
+        drop((high, arena));
+        for _ in 0..3 {
+            let (opened, _) = told(ground.builder(40, 60), true);
+            assert!(opened.is_err());
+            assert_eq!((ground.allocated(), ground.free()), (18, 22), "nothing is left behind");
+        }
+        let (opened, all) = told(ground.builder(40, 60).populate_threads(1), false);
+        assert_eq!(all, [(2, 22), (18, 22), (22, 22)]);
+        assert_eq!(opened.unwrap().unwrap().stats().pages, 40);
+        ground.remove();
+        assert_eq!(ground.free(), 40);
+    });
+}
+
 #[test]
 fn peers_take_no_pages_and_see_those_that_come() {
     child(1030).run(|| {

@@ -116,7 +116,7 @@ impl Bitmap {
     /// Takes up to `count` free pages, highest first, so that at least `spare` free ones are left.
     pub(crate) fn take_free(&self, count: usize, spare: usize) -> Vec<Range<usize>> {
         // A claim that finds nothing meanwhile waits for what is put back.
-        self.runs_in_flight.fetch_add(1, SeqCst);
+        self.runs_in_flight.enter();
         let count = count.min(self.free_pages().saturating_sub(spare));
         let mut taken = Runs::default();
         for word in (0..self.free.len()).rev() {
@@ -149,7 +149,7 @@ impl Bitmap {
                 taken.ranges.push(last.start..last.start + keep);
             }
         }
-        self.runs_in_flight.fetch_sub(1, SeqCst);
+        self.runs_in_flight.leave();
         taken.ranges
     }
 
@@ -192,7 +192,7 @@ impl Bitmap {
             return None;
         }
         // First, so that no claim sees the pages gone and nobody holding them.
-        self.scrubbing.fetch_add(1, SeqCst);
+        self.scrubbing.enter();
         let found = (0..self.free.len()).find_map(|word| {
             let first_run = |bits: u64| {
                 let low = bits & bits.wrapping_neg();
@@ -205,7 +205,7 @@ impl Bitmap {
             (taken != 0).then(|| first..first + taken.count_ones() as usize)
         });
         if found.is_none() {
-            self.scrubbing.fetch_sub(1, SeqCst);
+            self.scrubbing.leave();
         }
         found
     }
@@ -213,7 +213,7 @@ impl Bitmap {
     /// Gives back what [`begin_populating`](Self::begin_populating) took.
     pub(crate) fn end_populating(&self, pages: Range<usize>) {
         self.give_back(pages.start, pages.len());
-        self.scrubbing.fetch_sub(1, SeqCst);
+        self.scrubbing.leave();
     }
 
     /// Whether no page is left that was promised only.

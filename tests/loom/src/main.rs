@@ -29,19 +29,11 @@ mod state {
     }
 }
 mod sync;
-#[path = "../../../src/arena/turns.rs"]
-#[allow(dead_code)]
-mod turns;
 
 /// What the included sources use of the crate besides `sync`.
 mod sys {
     pub mod process {
         use crate::sync::{AtomicU32, Ordering};
-
-        /// Processes are not copied here.
-        pub fn forks() -> u64 {
-            0
-        }
 
         /// futex(2): looks at the word and goes to sleep in one step, as seen by [`wake_one`]. A wake-up that gets lost
         /// leaves a thread asleep, which loom reports.
@@ -52,6 +44,11 @@ mod sys {
                     drop(wake.wait(guard).unwrap());
                 }
             });
+        }
+
+        /// The models fork the lock, not the bitmap.
+        pub fn forks_counted() -> u64 {
+            0
         }
 
         pub fn wake_one(_: &AtomicU32) {
