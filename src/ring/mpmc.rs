@@ -120,7 +120,8 @@ impl<T: Pod, K> Mpmc<T, K> {
     ///
     /// # Safety
     ///
-    /// `memory` is valid for reading and writing as long as `keep` and its clones live.
+    /// `memory` is valid for reading and writing as long as `keep` and its clones live, and nobody has or makes a
+    /// reference to it meanwhile: no `Chunk::as_slice`, not even through [`keep`](Self::keep).
     pub unsafe fn attach(memory: NonNull<[u8]>, me: NonZeroU8, keep: K) -> Result<Mpmc<T, K>> {
         // SAFETY: the caller's contract, as long as we have `keep`.
         let memory = unsafe { Memory::attach(memory, Kind::Mpmc)? };

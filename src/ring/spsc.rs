@@ -64,7 +64,7 @@ impl<T: Pod, K> Producer<T, K> {
     ///
     /// # Safety
     ///
-    /// - `memory` is valid for reading and writing as long as `keep` lives.
+    /// - `memory` is valid for reading and writing as long as `keep` lives, and nobody has or makes a reference to it.
     /// - The ring has no other producer, in this process or another.
     pub unsafe fn attach(memory: NonNull<[u8]>, keep: K) -> Result<Producer<T, K>> {
         // SAFETY: the caller's contract, as long as we have `keep`.
@@ -144,7 +144,7 @@ impl<T: Pod, K> Consumer<T, K> {
     ///
     /// # Safety
     ///
-    /// - `memory` is valid for reading and writing as long as `keep` lives.
+    /// - `memory` is valid for reading and writing as long as `keep` lives, and nobody has or makes a reference to it.
     /// - The ring has no other consumer, in this process or another.
     pub unsafe fn attach(memory: NonNull<[u8]>, keep: K) -> Result<Consumer<T, K>> {
         // SAFETY: the caller's contract, as long as we have `keep`.
