@@ -279,6 +279,11 @@ fn a_child_of_fork_gets_and_breaks_nothing() {
         let ours = pool.clone();
         let status = fork(move || {
             assert!(pool.get().is_none(), "home is the parent's");
+            let (mut burst, mut raw) = (Vec::new(), [NonNull::dangling(); 3]);
+            assert_eq!(cache.get_burst(1, &mut burst), usize::from(is_private), "no more than asked for");
+            assert_eq!(cache.get_raw_burst(&mut raw[..1]), usize::from(is_private));
+            assert_eq!(cache.get_bulk(1, &mut burst), is_private);
+            assert_eq!(cache.get_raw_bulk(&mut raw), is_private);
             let cached: BTreeSet<_> = std::iter::from_fn(|| cache.get()).map(PoolBox::into_raw).collect();
             assert_eq!(cached.is_empty(), !is_private, "a copy, or nothing");
             drop((held, cache, pool.clone(), pool.cache(4), pool));
