@@ -119,7 +119,7 @@ impl PoolCache {
             let piece = (count - got).min(self.capacity());
             let piece = self.available(piece);
             if piece == 0 {
-                return got;
+                return self.got(got);
             }
             self.hand_out(piece, into);
             got += piece;
@@ -150,7 +150,7 @@ impl PoolCache {
             let piece = (into.len() - got).min(self.capacity());
             let piece = self.available(piece);
             if piece == 0 {
-                return got;
+                return self.got(got);
             }
             self.pop(&mut into[got..got + piece]);
             got += piece;
@@ -206,7 +206,11 @@ impl PoolCache {
     /// nothing if there are not so many.
     #[inline]
     fn can(&mut self, count: usize) -> bool {
-        self.pool.store.is_here() && (self.len >= count || self.fetch(count, count))
+        let can = self.pool.store.is_here() && (self.len >= count || self.fetch(count, count));
+        if !can {
+            self.pool.store.count_exhausted();
+        }
+        can
     }
 
     /// How many of up to `count` objects, at most the capacity, the cache has or has now fetched. None in a forked child
@@ -222,6 +226,15 @@ impl PoolCache {
         count.min(self.len)
     }
 
+    /// What a burst got before there was nothing more.
+    #[cold]
+    fn got(&self, count: usize) -> usize {
+        if count == 0 {
+            self.pool.store.count_exhausted();
+        }
+        count
+    }
+
     /// Half a cache more than is wanted, so that puts and gets in turns stay in the cache.
     #[cold]
     fn fetch(&mut self, count: usize, least: usize) -> bool {
@@ -229,9 +242,6 @@ impl PoolCache {
         let least = least.saturating_sub(self.len);
         let got = self.pool.store.take(least, most, &mut self.objects[self.len..]);
         self.set_len(self.len + got);
-        if self.len < count {
-            self.pool.store.count_exhausted();
-        }
         self.len >= count
     }
 

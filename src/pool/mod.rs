@@ -35,6 +35,7 @@
 //! reclaims it.
 //!
 //! After fork(2) the child's copy of a pool is of no use: it gets nothing new from home, puts nothing, and frees nothing.
+//! Children of a raw clone(2) or of vfork(2) run no handlers of fork(2), are not recognized, and must not touch pools.
 //!
 //! # Examples
 //!
@@ -119,7 +120,8 @@ pub struct PoolStats {
     pub cached: usize,
     /// At home.
     pub free: usize,
-    /// How often somebody did not get all that was asked for.
+    /// How often somebody got nothing who asked for something: a single object, a bulk, or even one of a burst. Bursts that
+    /// got some do not count: pollers ask for more than there is all the time.
     pub exhausted: u64,
 }
 
