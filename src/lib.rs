@@ -4,6 +4,8 @@
 //! - [`Arena`] hands out whole pages in [`Chunk`]s: populated up front, contiguous, shareable by descriptor,
 //!   re-zeroed on reuse so that the bytes the caller touches first are in cache when it gets them.
 //! - [`memops`] is that clearing and copying on its own: order x kernel x pace.
+//! - [`Pool`] has objects of one size for packet and storage loops, by the burst and without locks; [`ring`] passes
+//!   bursts of plain data between threads and processes.
 //! - [`guide`] puts arenas into AF_XDP sockets, io_uring, `Bytes` and collections; [`iova`] says what devices call
 //!   them.
 //! - [`supply`] says what huge pages this machine and this process may have; every [`Error`] names the limit
@@ -43,6 +45,7 @@
 //! | arena | a mapping cut into chunks that are claimed and released |
 //! | chunk | one or more contiguous huge pages claimed by somebody |
 //! | first touch | the caller's hint: where, and how much, it will touch first |
+//! | pool | objects of one size in a chunk, for data planes |
 //! | span | a run of equal blocks inside the heap |
 //! | pace | bytes cleared or copied between two reschedule points, and what happens there |
 //! | fresh, clean, dirty | never handed out since the kernel zeroed it; zeroed by us; contents unknown |

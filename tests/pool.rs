@@ -229,6 +229,19 @@ fn objects_are_lent_to_another_process() {
     assert_eq!((back, refused, pool.stats().free), (TURNS, 2 * TURNS, 64));
 }
 
+/// Slices where nobody else can write, and only there.
+#[test]
+fn slices_are_for_memory_that_is_ours_alone() {
+    let builder = || Arena::builder().page_size(PageSize::base()).capacity(1 << 20);
+    for (builder, expected) in
+        [(builder().backing(BackingKind::Anonymous), true), (builder(), false), (builder().read_only_peers(), true)]
+    {
+        let pool = Pool::builder().object_size(64).count(10).build(&builder.open().unwrap()).unwrap();
+        let mut object = pool.get().unwrap();
+        assert_eq!((object.as_slice().is_some(), object.as_mut_slice().is_some()), (expected, expected));
+    }
+}
+
 /// Everything that a loop does.
 fn work(
     pool: &Pool,

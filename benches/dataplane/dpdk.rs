@@ -44,7 +44,7 @@ impl Dpdk {
         }
         match Command::new("dpdk-test").arg("--help").output() {
             Ok(_) => Ok(dpdk),
-            Err(error) => Err(format!("dpdk-test: {error} (apt install dpdk)")),
+            Err(error) => Err(format!("dpdk-test: {error} (apt install dpdk-dev)")),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Checks the figures promised for pools and rings: against DPDK's own perf tests on this machine, and crossbeam.
 //!
 //! ```text
-//! apt install dpdk gcc
+//! apt install dpdk-dev gcc
 //! cargo bench --bench dataplane
 //! cargo bench --bench dataplane -- --check    # exit status 1 when a figure is not met
 //! cargo bench --bench dataplane -- --runs 15

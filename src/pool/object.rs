@@ -14,8 +14,9 @@ use super::store::Store;
 /// Dropping takes the pool's lock, some 20 ns; [`PoolCache::put`](super::PoolCache::put) does not. The contents are
 /// what the last holder left, or zeroes.
 ///
-/// Memory of the shared class may be written by peers and devices at any time, so it is reached by pointer only; safe
-/// slices are for pools on private arenas ([`BackingKind::Anonymous`](crate::backing::BackingKind::Anonymous)).
+/// Memory that peers may write is reached by pointer only. Safe slices are for pools on private arenas
+/// ([`BackingKind::Anonymous`](crate::backing::BackingKind::Anonymous)), and on those whose
+/// [peers can only read](crate::ArenaBuilder::read_only_peers).
 pub struct PoolBox {
     start: NonNull<u8>,
     store: NonNull<Store>,
@@ -24,7 +25,7 @@ pub struct PoolBox {
 // SAFETY: the only holder of its object, which is not tied to a thread; the store is `Sync` and lives as long as an
 // object is away.
 unsafe impl Send for PoolBox {}
-// SAFETY: through a shared reference only numbers and, for private memory, shared slices come out.
+// SAFETY: through a shared reference only numbers and, for memory that only we can write, shared slices come out.
 unsafe impl Sync for PoolBox {}
 
 impl PoolBox {
@@ -97,19 +98,18 @@ impl PoolBox {
         chunk.offset() + (self.as_ptr().addr().get() - chunk.as_ptr().addr().get())
     }
 
-    /// The bytes behind the headroom, when the memory is private to this process.
+    /// The bytes behind the headroom, when no peer can write them.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[u8]> {
-        // SAFETY: private memory of ours: nobody else writes it while we are borrowed. Every byte of a mapping is
-        // initialized.
-        self.store().is_private.then(|| unsafe { std::slice::from_raw_parts(self.as_ptr().as_ptr(), self.len()) })
+        // SAFETY: memory that only we can write, and we are borrowed. Every byte of a mapping is initialized.
+        self.store().gives_slices().then(|| unsafe { std::slice::from_raw_parts(self.as_ptr().as_ptr(), self.len()) })
     }
 
-    /// The bytes behind the headroom for writing, when the memory is private to this process.
+    /// The bytes behind the headroom for writing, when no peer can.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
-        // SAFETY: private memory of ours, and we are borrowed mutably.
-        self.store().is_private.then(|| unsafe { self.slice_mut() })
+        // SAFETY: memory that only we can write, and we are borrowed mutably.
+        self.store().gives_slices().then(|| unsafe { self.slice_mut() })
     }
 
     /// The bytes behind the headroom, of whatever class.

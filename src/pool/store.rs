@@ -46,7 +46,10 @@ pub(super) struct Store {
     pub headroom: usize,
     pub object_bytes: usize,
     pub chunk: Chunk,
-    pub is_private: bool,
+    /// Copied by fork(2).
+    is_private: bool,
+    /// No peer can write to it.
+    is_ours_alone: bool,
     /// [`forks`] when the pool was made.
     forks: u64,
     /// Shared.
@@ -69,10 +72,22 @@ impl Store {
         let free = (0..geometry.count()).rev().map(address).collect();
         let states = (0..geometry.count()).map(|_| State(AtomicU8::new(State::HOME))).collect();
         let is_private = chunk.arena().memory_class() == MemoryClass::Private;
+        let is_ours_alone = !chunk.arena().peers_can_write();
         let home = Mutex::new(Home { free, caches: Vec::new() });
         let exhausted = AtomicU64::new(0);
         let forks = forks();
-        Arc::new(Store { geometry, headroom, object_bytes, chunk, is_private, forks, states, exhausted, home })
+        Arc::new(Store {
+            geometry,
+            headroom,
+            object_bytes,
+            chunk,
+            is_private,
+            is_ours_alone,
+            forks,
+            states,
+            exhausted,
+            home,
+        })
     }
 
     /// The lock, which a thread holds for copying some pointers; no panic is possible under it. `None` in a child of
@@ -85,6 +100,12 @@ impl Store {
     #[inline]
     pub(super) fn is_here(&self) -> bool {
         forks_counted() == self.forks || self.is_private
+    }
+
+    /// Whether safe slices may be had.
+    #[inline]
+    pub(super) fn gives_slices(&self) -> bool {
+        self.is_ours_alone && self.is_here()
     }
 
     /// Moves up to `most` objects from home to the start of `into`; none when there are not `least`.

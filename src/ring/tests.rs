@@ -1,13 +1,8 @@
-//! Against a naive queue, one operation after the other; and, with `--cfg loom`, every interleaving of a few.
-//!
-//! ```text
-//! RUSTFLAGS="--cfg loom" cargo test --release --lib ring
-//! ```
+//! Against a naive queue, one operation after the other. What threads do to each other is in `tests/loom` and
+//! `tests/ring.rs`.
 
-#[cfg(not(loom))]
 use super::*;
 
-#[cfg(not(loom))]
 mod oracle {
     use std::collections::VecDeque;
 
@@ -96,7 +91,6 @@ mod oracle {
     }
 }
 
-#[cfg(not(loom))]
 mod edges {
     use std::ptr::NonNull;
     use std::sync::atomic::Ordering::Relaxed;
@@ -278,87 +272,5 @@ mod edges {
             assert_eq!(into[..3], [round, round + 1, round + 2]);
         }
         assert!(ring.is_empty());
-    }
-}
-
-#[cfg(loom)]
-mod models {
-    use loom::thread;
-
-    /// Elements that were put in come out in order, once, and no slot is touched by both sides at once.
-    #[test]
-    fn spsc() {
-        loom::model(|| {
-            let (mut producer, mut consumer) = crate::ring::spsc::<u8>(2).unwrap();
-            let other = thread::spawn(move || {
-                let mut put = producer.enqueue_burst(&[1, 2]);
-                put += producer.enqueue_burst(&[3, 4][..]);
-                put
-            });
-            let mut seen = Vec::new();
-            for _ in 0..3 {
-                let mut into = [0; 2];
-                let count = consumer.dequeue_burst(&mut into);
-                seen.extend_from_slice(&into[..count]);
-            }
-            let put = other.join().unwrap();
-            let mut into = [0; 4];
-            let count = consumer.dequeue_burst(&mut into);
-            seen.extend_from_slice(&into[..count]);
-            assert_eq!(seen, [1, 2, 3, 4][..put]);
-        });
-    }
-
-    /// Two producers and a consumer: nothing is lost, nothing comes twice, bulks stay together.
-    #[test]
-    fn mpmc_producers() {
-        loom::model(|| {
-            let ring = crate::ring::mpmc::<u8>(2).unwrap();
-            let put = |items: [u8; 2]| {
-                let ring = ring.clone();
-                thread::spawn(move || ring.enqueue_bulk(&items) == Ok(true))
-            };
-            let (first, second) = (put([1, 2]), put([3, 4]));
-            let mut seen = Vec::new();
-            let take = |seen: &mut Vec<u8>| {
-                let mut into = [0; 2];
-                let count = ring.dequeue_burst(&mut into).unwrap_or(0);
-                seen.extend_from_slice(&into[..count]);
-            };
-            take(&mut seen);
-            let done = [first.join().unwrap(), second.join().unwrap()];
-            take(&mut seen);
-            take(&mut seen);
-            match done {
-                [true, true] => assert!(seen == [1, 2, 3, 4] || seen == [3, 4, 1, 2]),
-                [true, false] => assert_eq!(seen, [1, 2]),
-                [false, true] => assert_eq!(seen, [3, 4]),
-                [false, false] => assert!(seen.is_empty()),
-            }
-        });
-    }
-
-    /// Two consumers: each element goes to one of them.
-    #[test]
-    fn mpmc_consumers() {
-        loom::model(|| {
-            let ring = crate::ring::mpmc::<u8>(2).unwrap();
-            assert_eq!(ring.enqueue_burst(&[1, 2]), Ok(2));
-            let other = {
-                let ring = ring.clone();
-                thread::spawn(move || {
-                    let mut into = [0];
-                    ring.dequeue_burst(&mut into).unwrap_or(0) * usize::from(into[0])
-                })
-            };
-            let mut into = [0];
-            let ours = ring.dequeue_burst(&mut into).unwrap_or(0) * usize::from(into[0]);
-            let put = ring.enqueue_burst(&[4]).unwrap_or(0) * 4;
-            let theirs = other.join().unwrap();
-            let mut rest = [0; 2];
-            let count = ring.dequeue_burst(&mut rest).unwrap();
-            let rest: usize = rest[..count].iter().copied().map(usize::from).sum();
-            assert_eq!(ours + theirs + rest, 3 + put);
-        });
     }
 }

@@ -1,14 +1,21 @@
 //! Models of the heap's lock, of hand-over between threads under it, of fork, and of the bitmap that hands chunks
-//! out: the crate's own sources, with loom's atomics in the place of std's.
+//! out, and of rings: the crate's own sources, with loom's atomics in the place of std's.
 
 #[path = "../../../src/arena/bitmap.rs"]
 #[allow(dead_code)]
 mod bitmap;
 mod chunks;
+#[path = "../../../src/error.rs"]
+#[allow(dead_code)]
+mod error;
 #[path = "../../../src/heap/lock.rs"]
 #[allow(dead_code)]
 mod lock;
 mod locks;
+#[path = "../../../src/ring/mod.rs"]
+#[allow(dead_code, unused_imports)]
+mod ring;
+mod rings;
 /// What pictures of an arena show; the models draw none.
 mod state {
     #[allow(dead_code)]
@@ -82,4 +89,5 @@ fn explore(name: &str, preemptions: usize, model: impl Fn() + Sync + Send + 'sta
 fn main() {
     locks::explore_all();
     chunks::explore_all();
+    rings::explore_all();
 }
