@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 
 use hugearena::arena::View;
 use hugearena::backing::BackingKind;
+use hugearena::error::Operation;
 use hugearena::pool::{self, Pool};
 use hugearena::ring::{self, Kind, Mpmc};
-use hugearena::{Arena, PageSize, PoolBox};
+use hugearena::supply::Supply;
+use hugearena::{Arena, PageSize, PoolBox, Populate};
 
 use support::child::{fork, wait_for};
 use support::{Child, for_each_page_size, without_system_calls};
@@ -52,6 +54,26 @@ fn objects_are_inside_the_chunk_and_do_not_overlap() {
             }
         }
         assert_eq!(arena.stats().claimed, 0);
+    });
+}
+
+/// Pages that stand in for larger ones are not contiguous as those would be.
+#[test]
+fn stand_in_pages_are_no_bound_for_objects() {
+    for_each_page_size(0, |size, _| {
+        if !size.is_huge() {
+            return;
+        }
+        let pages = Supply::read().available_pages(size) as usize + 1;
+        let arena = Arena::builder().page_size(size).capacity(pages * size.bytes()).populate(Populate::Lazy);
+        let arena = arena.open().unwrap();
+        assert!(arena.obtained().is_fallback());
+        let builder = Pool::builder().object_size(64).count(10);
+        let error = builder.clone().within_page(size).build(&arena).unwrap_err();
+        assert_eq!(error.operation(), Operation::Configure);
+        assert!(error.to_string().contains("the arena is on pages of"), "{error}");
+        assert_eq!(arena.stats().claimed, 0);
+        builder.within_page(arena.obtained().page_size).build(&arena).unwrap();
     });
 }
 
@@ -292,6 +314,11 @@ fn a_child_of_fork_gets_and_breaks_nothing() {
         let ours = pool.clone();
         let status = fork(move || {
             assert!(pool.get().is_none(), "home is the parent's");
+            let (mut burst, mut raw) = (Vec::new(), [NonNull::dangling(); 3]);
+            assert_eq!(cache.get_burst(1, &mut burst), usize::from(is_private), "no more than asked for");
+            assert_eq!(cache.get_raw_burst(&mut raw[..1]), usize::from(is_private));
+            assert_eq!(cache.get_bulk(1, &mut burst), is_private);
+            assert_eq!(cache.get_raw_bulk(&mut raw), is_private);
             let cached: BTreeSet<_> = std::iter::from_fn(|| cache.get()).map(PoolBox::into_raw).collect();
             assert_eq!(cached.is_empty(), !is_private, "a copy, or nothing");
             drop((held, cache, pool.clone(), pool.cache(4), pool));

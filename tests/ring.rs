@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hugearena::arena::View;
-use hugearena::ring::{self, Consumer, Kind, Mpmc, Producer, Stalled};
+use hugearena::ring::{self, Consumer, Kind, Mpmc, Producer, Refused};
 use hugearena::{Arena, Chunk, PageSize};
 
 use support::child::{fork, wait_for};
@@ -350,7 +350,7 @@ fn death_in_mid_enqueue_stalls_mpmc_until_it_is_expelled() {
     assert_eq!(status.signal(), Some(libc::SIGSEGV));
     assert_eq!(ours.holders(), (Some(name(2)), None));
     for _ in 0..3 {
-        assert_eq!(ours.enqueue_bulk(&[[9; 8]]), Err(Stalled { by: name(2) }));
+        assert_eq!(ours.enqueue_bulk(&[[9; 8]]), Err(Refused::Stalled { by: name(2) }));
     }
     let mut into = [[0; 8]; 8];
     assert_eq!((ours.dequeue_burst(&mut into), into[..2].as_flattened()), (Ok(2), [[1; 8], [2; 8]].as_flattened()));

@@ -42,15 +42,14 @@ impl Frames {
 
     /// One contiguous range, aligned to pages: what a UMEM is.
     pub fn umem(&self) -> NonNull<[u8]> {
-        let chunk = self.pool.chunk();
-        NonNull::slice_from_raw_parts(chunk.as_ptr(), chunk.len())
+        self.pool.memory()
     }
 
     /// Gives the kernel up to `count` frames to receive into, as addresses in the UMEM.
     pub fn lend(&mut self, count: usize) -> impl Iterator<Item = u64> {
         let Frames { pool, cache, holders, room, .. } = self;
         let count = cache.get_raw_burst(&mut room[..count]);
-        let start = pool.chunk().as_ptr().addr().get();
+        let start = pool.memory().addr().get();
         room[..count].iter().map(move |frame| {
             let index = pool.index_of(*frame).expect("a frame of the pool");
             holders[index as usize] = Holder::Receiver;
@@ -88,7 +87,7 @@ impl Frames {
     }
 
     fn find(&self, addr: u64, holder: Holder) -> Option<(u32, usize)> {
-        let offset = usize::try_from(addr).ok()?.checked_add(self.pool.chunk().offset())?;
+        let offset = usize::try_from(addr).ok()?.checked_add(self.pool.offset())?;
         self.pool.object_at(offset).filter(|(index, _)| self.holders[*index as usize] == holder)
     }
 

@@ -59,7 +59,7 @@ impl Job {
             }
             Job::Pool => {
                 let (pool, front, back) = lane::pool(PageSize::HUGE_2M)?;
-                readings.set("pages", pool.chunk().arena().obtained());
+                readings.set("pages", pool.arena().obtained());
                 both(front, back, &mut For::new(TIME), &mut readings);
                 readings.set("lost", pool.stats().in_use);
             }

@@ -67,7 +67,8 @@ impl PoolBuilder {
     }
 
     /// No object, headroom included, crosses a page of this size: for devices that take physical addresses, and for
-    /// AF_XDP. The size that the arena [obtained](crate::arena::Obtained::page_size) is what is contiguous.
+    /// AF_XDP. Up to the size that the arena [obtained](crate::arena::Obtained::page_size), which is what is contiguous:
+    /// an arena that fell back to smaller pages is refused.
     pub fn within_page(mut self, size: PageSize) -> PoolBuilder {
         self.within = Some(size);
         self
@@ -96,7 +97,7 @@ impl PoolBuilder {
     ///
     /// # Errors
     ///
-    /// [`Operation::Configure`] as for [`bytes_needed`](Self::bytes_needed); [`Operation::Claim`] when the arena has no
+    /// [`Operation::Configure`] as for [`build_in`](Self::build_in); [`Operation::Claim`] when the arena has no
     /// such run free.
     pub fn build(&self, arena: &Arena) -> Result<Pool> {
         let pages = self.bytes_needed()?.div_ceil(arena.page_size().bytes());
@@ -113,16 +114,21 @@ impl PoolBuilder {
     ///
     /// # Errors
     ///
-    /// [`Operation::Configure`] as for [`bytes_needed`](Self::bytes_needed), and when the chunk is too short, or its pages
-    /// smaller than the alignment or the page that no object may cross.
+    /// [`Operation::Configure`] as for [`bytes_needed`](Self::bytes_needed), and when the chunk is too short, the
+    /// arena's pages are smaller than the alignment, or those that it obtained smaller than the page that no object may
+    /// cross.
     pub fn build_in(&self, chunk: Chunk) -> Result<Pool> {
         let geometry = self.geometry()?;
         let page_bytes = chunk.arena().page_size().bytes();
+        // Smaller pages stand in for the arena's where those could not be had.
+        let obtained = chunk.arena().obtained().page_size;
         let (needed, len) = (geometry.total_bytes(), chunk.len());
         let problem = if needed > len {
             Some(format!("a pool that needs {needed} bytes, in {len}"))
-        } else if self.align > page_bytes || self.within.is_some_and(|page| page.bytes() > page_bytes) {
-            Some(format!("a pool: its alignment or page is larger than the arena's pages of {page_bytes} bytes"))
+        } else if self.align > page_bytes {
+            Some(format!("a pool: its alignment is larger than the arena's pages of {page_bytes} bytes"))
+        } else if let Some(within) = self.within.filter(|within| *within > obtained) {
+            Some(format!("a pool of objects within pages of {within}: the arena is on pages of {obtained}"))
         } else {
             None
         };

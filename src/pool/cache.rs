@@ -104,7 +104,7 @@ impl PoolCache {
             into.extend(objects[..count * usize::from(got)].iter().map(|at| unsafe { self.boxed(*at) }));
             return got;
         }
-        let can = self.can(count, count);
+        let can = self.can(count);
         if can {
             self.hand_out(count, into);
         }
@@ -117,9 +117,9 @@ impl PoolCache {
         let mut got = 0;
         while got < count {
             let piece = (count - got).min(self.capacity());
-            let piece = if self.can(piece, 0) { piece } else { self.len };
+            let piece = self.available(piece);
             if piece == 0 {
-                return got;
+                return self.got(got);
             }
             self.hand_out(piece, into);
             got += piece;
@@ -135,7 +135,7 @@ impl PoolCache {
         if into.len() > self.capacity() {
             return self.get_raw_large(into);
         }
-        let can = self.can(into.len(), into.len());
+        let can = self.can(into.len());
         if can {
             self.pop(into);
         }
@@ -148,9 +148,9 @@ impl PoolCache {
         let mut got = 0;
         while got < into.len() {
             let piece = (into.len() - got).min(self.capacity());
-            let piece = if self.can(piece, 0) { piece } else { self.len };
+            let piece = self.available(piece);
             if piece == 0 {
-                return got;
+                return self.got(got);
             }
             self.pop(&mut into[got..got + piece]);
             got += piece;
@@ -203,10 +203,36 @@ impl PoolCache {
     }
 
     /// Whether `count` objects, at most the capacity, are in the cache, or have now been fetched from home. Fetches
-    /// nothing if there are not `least`.
+    /// nothing if there are not so many.
     #[inline]
-    fn can(&mut self, count: usize, least: usize) -> bool {
-        self.pool.store.is_here() && (self.len >= count || self.fetch(count, least))
+    fn can(&mut self, count: usize) -> bool {
+        let can = self.pool.store.is_here() && (self.len >= count || self.fetch(count, count));
+        if !can {
+            self.pool.store.count_exhausted();
+        }
+        can
+    }
+
+    /// How many of up to `count` objects, at most the capacity, the cache has or has now fetched. None in a forked child
+    /// without the memory, whatever is in its copy of the cache.
+    #[inline]
+    fn available(&mut self, count: usize) -> usize {
+        if !self.pool.store.is_here() {
+            return 0;
+        }
+        if self.len < count {
+            self.fetch(count, 0);
+        }
+        count.min(self.len)
+    }
+
+    /// What a burst got before there was nothing more.
+    #[cold]
+    fn got(&self, count: usize) -> usize {
+        if count == 0 {
+            self.pool.store.count_exhausted();
+        }
+        count
     }
 
     /// Half a cache more than is wanted, so that puts and gets in turns stay in the cache.
@@ -216,9 +242,6 @@ impl PoolCache {
         let least = least.saturating_sub(self.len);
         let got = self.pool.store.take(least, most, &mut self.objects[self.len..]);
         self.set_len(self.len + got);
-        if self.len < count {
-            self.pool.store.count_exhausted();
-        }
         self.len >= count
     }
 

@@ -35,6 +35,7 @@
 //! reclaims it.
 //!
 //! After fork(2) the child's copy of a pool is of no use: it gets nothing new from home, puts nothing, and frees nothing.
+//! Children of a raw clone(2) or of vfork(2) run no handlers of fork(2), are not recognized, and must not touch pools.
 //!
 //! # Examples
 //!
@@ -86,11 +87,22 @@ pub use cache::PoolCache;
 pub use channel::{Receiver, Sender, channel};
 pub use object::PoolBox;
 
-use crate::arena::Chunk;
+use crate::arena::{Arena, FileRegion};
+use crate::error::Result;
+use crate::iova::{IovaMap, IovaMode};
 use store::Store;
 
 /// Objects of one size in a chunk. A handle: clones share the pool. The chunk is released when the last handle, the last
 /// cache and the last object that is away are gone.
+///
+/// The chunk itself is not to be had: its safe slices would be references to what holders of objects write.
+///
+/// ```compile_fail
+/// # let arena = hugearena::Arena::builder().page_size(hugearena::PageSize::base()).capacity(1 << 20).open()?;
+/// # let pool = hugearena::Pool::builder().object_size(64).count(1).build(&arena)?;
+/// let all = pool.chunk().as_slice();
+/// # Ok::<(), hugearena::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Pool {
     store: Arc<Store>,
@@ -108,7 +120,8 @@ pub struct PoolStats {
     pub cached: usize,
     /// At home.
     pub free: usize,
-    /// How often somebody did not get all that was asked for.
+    /// How often somebody got nothing who asked for something: a single object, a bulk, or even one of a burst. Bursts that
+    /// got some do not count: pollers ask for more than there is all the time.
     pub exhausted: u64,
 }
 
@@ -214,10 +227,38 @@ impl Pool {
         self.store.headroom
     }
 
-    /// Where the objects are: to register all of them at once with a device, or an io_uring.
+    /// Where all objects are, whole pages: to register them at once with a device, or an io_uring. Valid as long as the
+    /// pool, an object or a cache of it is there. By pointer only, of whatever class: the objects in it are others'.
     #[must_use]
-    pub fn chunk(&self) -> &Chunk {
-        &self.store.chunk
+    pub fn memory(&self) -> NonNull<[u8]> {
+        NonNull::slice_from_raw_parts(self.store.chunk.as_ptr(), self.store.chunk.len())
+    }
+
+    /// Bytes from the start of the arena to the [memory](Self::memory).
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.store.chunk.offset()
+    }
+
+    /// The arena that the memory is of.
+    #[must_use]
+    pub fn arena(&self) -> &Arena {
+        self.store.chunk.arena()
+    }
+
+    /// The memory as file, offset and length; see [`Chunk::file_region`](crate::arena::Chunk::file_region).
+    #[must_use]
+    pub fn file_region(&self) -> Option<FileRegion<'_>> {
+        self.store.chunk.file_region()
+    }
+
+    /// What a device calls the memory.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Chunk::iova`](crate::arena::Chunk::iova).
+    pub fn iova(&self, mode: IovaMode) -> Result<IovaMap> {
+        self.store.chunk.iova(mode)
     }
 
     /// Counts the objects by where they are. Takes the lock for a moment.

@@ -82,7 +82,9 @@ fn raw_objects_more_than_a_cache_holds() {
     assert_eq!((pool.stats().in_use, pool.stats().exhausted), (0, 1));
     assert!(cache.get_raw_bulk(&mut raw[..5]));
     assert_eq!(cache.get_raw_burst(&mut raw[5..]), 59);
-    assert_eq!(pool.stats().in_use, 64);
+    assert_eq!((pool.stats().in_use, pool.stats().exhausted), (64, 1), "a burst that got some");
+    assert_eq!((cache.get_raw_burst(&mut raw[64..]), cache.get_burst(0, &mut Vec::new())), (0, 0));
+    assert_eq!(pool.stats().exhausted, 2, "one that got none, and one that wanted none");
     let distinct: BTreeSet<_> = raw[..64].iter().map(|object| pool.index_of(*object).unwrap()).collect();
     assert_eq!(distinct.len(), 64);
     // SAFETY: got above, put once.

@@ -51,6 +51,14 @@ impl Side {
     }
 }
 
+/// The atomics of a [`Side`]. Never a reference to the header or a whole side: their other bytes are no atomics, and a
+/// peer that writes there would make such a reference invalid.
+#[derive(Clone, Copy)]
+pub(super) struct Words<'a> {
+    pub(super) word: &'a AtomicU64,
+    pub(super) peer_seen: &'a AtomicU64,
+}
+
 #[repr(C, align(128))]
 pub(super) struct Header {
     description: Description,
@@ -197,9 +205,28 @@ impl<T: Pod> Memory<T> {
         Ok(Memory { header, slots: slots(header), mask: capacity as u64 - 1, elements: PhantomData })
     }
 
-    pub(super) fn header(&self) -> &Header {
-        // SAFETY: checked by `attach`, whose caller keeps it valid. Only atomics are reached through it.
-        unsafe { self.header.as_ref() }
+    /// The producers' side.
+    #[inline]
+    pub(super) fn producers(&self) -> Words<'_> {
+        // SAFETY: a field of the header: inside the memory, as `attach` has checked.
+        unsafe { self.words(&raw const (*self.header.as_ptr()).producers) }
+    }
+
+    /// The consumers' side.
+    #[inline]
+    pub(super) fn consumers(&self) -> Words<'_> {
+        // SAFETY: as above.
+        unsafe { self.words(&raw const (*self.header.as_ptr()).consumers) }
+    }
+
+    /// # Safety
+    ///
+    /// `side` is in this memory.
+    #[inline]
+    unsafe fn words(&self, side: *const Side) -> Words<'_> {
+        // SAFETY: aligned and valid as long as we are, as the caller of `attach` vouches. References to the atomics
+        // alone: peers may write everything around them.
+        unsafe { Words { word: &(*side).word, peer_seen: &(*side).peer_seen } }
     }
 
     pub(super) fn capacity(&self) -> u64 {
@@ -239,7 +266,7 @@ impl<T: Pod> Memory<T> {
     pub(super) unsafe fn read(&self, position: u64, into: &mut [T]) {
         let at = (position & self.mask) as usize;
         #[cfg(not(loom))]
-        // SAFETY: as for `write`; any bytes are an element.
+        // SAFETY: as for `write`; any bytes are an element, those too that a dishonest peer writes at this moment.
         unsafe {
             let before_end = into.len().min(self.mask as usize + 1 - at);
             let slots = self.slots.as_ptr().cast::<T>();

@@ -3,11 +3,12 @@
 //! | | [`Producer`] and [`Consumer`] (SPSC) | [`Mpmc`] |
 //! |---|---|---|
 //! | who may use it | one thread on each side | any number |
-//! | a peer dies in the middle | the other side sees only whole elements, and goes on | [`Stalled`] for those on the same side, until the dead peer is [expelled](Mpmc::expel); the other side goes on |
+//! | a peer dies in the middle | the other side sees only whole elements, and goes on | [`Stalled`](Refused::Stalled) for those on the same side, until the dead peer is [expelled](Mpmc::expel); the other side goes on |
 //! | cost | one store a burst, and a look at the other side when what was last seen is used up | in addition one compare-exchange |
 //!
-//! *Bulk* operations are all or nothing, *burst* operations do as much as they can. Neither waits, allocates or makes a
-//! system call.
+//! *Bulk* operations are all or nothing, *burst* operations do as much as they can. Neither allocates or makes a system
+//! call. SPSC never waits; MPMC waits for its turn on a side for 3,200 looks at most, then says [`Stalled`](Refused::Stalled); the
+//! peers of a side get no turns by order.
 //!
 //! Inside a process [`spsc`] and [`mpmc`] bring their own memory. Anywhere else a ring is [made](init) in memory that the
 //! caller has, of the [length](layout) that its capacity needs, and both ends attach to it: positions are in it, no
@@ -107,7 +108,7 @@ use std::sync::Arc;
 pub use block::Block;
 pub use bytemuck::Pod;
 pub use memory::{MAX_CAPACITY, init, layout};
-pub use mpmc::{Mpmc, Stalled};
+pub use mpmc::{Mpmc, Refused};
 pub use spsc::{Consumer, Producer};
 
 use crate::error::{Error, Operation, Result};

@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use bytemuck::Pod;
 
 use super::block::Block;
-use super::memory::{Memory, Side};
+use super::memory::{Memory, Words};
 use super::sync::spin_loop;
 use super::{Kind, damaged};
 use crate::error::Result;
@@ -42,21 +42,36 @@ const PATIENCE: u32 = 200;
 #[cfg(loom)]
 const PATIENCE: u32 = 2;
 
-/// Nothing was done, because another peer began an operation on this side of the ring and has not ended it: it is dead,
-/// stopped, or off its CPU. Try again later, or see [`Mpmc::expel`].
+/// Looks in all, whatever happens meanwhile: nobody waits without end for its turn in a crowd, or for a peer that
+/// writes the word again and again.
+const TURNS: u32 = 16 * PATIENCE;
+
+/// Why nothing was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Stalled {
-    /// The number that it [attached](Mpmc::attach) with.
-    pub by: NonZeroU8,
+#[non_exhaustive]
+pub enum Refused {
+    /// Another peer is at this side of the ring and does not end: it is dead, stopped, or off its CPU; or there is such
+    /// a crowd that our turn did not come, and this is who was seen last. No proof of death. Try again later, or see
+    /// [`Mpmc::expel`].
+    Stalled {
+        /// The number that it [attached](Mpmc::attach) with.
+        by: NonZeroU8,
+    },
+    /// Somebody took us out while we were at it: we were [expelled](Mpmc::expel) alive. What we were enqueuing is not
+    /// there, what we were dequeuing comes again.
+    Expelled,
 }
 
-impl fmt::Display for Stalled {
+impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "peer {} has not finished what it began in the ring", self.by)
+        match self {
+            Refused::Stalled { by } => write!(f, "peer {by} has not finished what it began in the ring"),
+            Refused::Expelled => f.write_str("this peer was expelled from the ring while it was at it"),
+        }
     }
 }
 
-impl std::error::Error for Stalled {}
+impl std::error::Error for Refused {}
 
 /// A ring with any number of producers and consumers. A handle: shared by threads, cloned if `K` is.
 ///
@@ -112,7 +127,8 @@ fn distance(from: u64, to: u64) -> u64 {
 
 impl<T: Pod, K> Mpmc<T, K> {
     /// Attaches to a ring that somebody has [made](super::init) in `memory`. `me` is what this peer is called in
-    /// [`Stalled`]: a number for whatever lives and dies as one, a process as a rule.
+    /// [`Refused::Stalled`]: a number for whatever lives and dies as one, a process as a rule. See [`expel`](Self::expel)
+    /// for when a number may be used again.
     ///
     /// # Errors
     ///
@@ -120,14 +136,15 @@ impl<T: Pod, K> Mpmc<T, K> {
     ///
     /// # Safety
     ///
-    /// `memory` is valid for reading and writing as long as `keep` and its clones live.
+    /// `memory` is valid for reading and writing as long as `keep` and its clones live, and nobody has or makes a
+    /// reference to it meanwhile: no `Chunk::as_slice`, not even through [`keep`](Self::keep).
     pub unsafe fn attach(memory: NonNull<[u8]>, me: NonZeroU8, keep: K) -> Result<Mpmc<T, K>> {
         // SAFETY: the caller's contract, as long as we have `keep`.
         let memory = unsafe { Memory::attach(memory, Kind::Mpmc)? };
         let ring = Mpmc { memory, me, keep };
         // The consumers' word first: what they have taken was there before.
-        let consumed = position(ring.memory.header().consumers.word.load(Acquire));
-        let produced = position(ring.memory.header().producers.word.load(Acquire));
+        let consumed = position(ring.memory.consumers().word.load(Acquire));
+        let produced = position(ring.memory.producers().word.load(Acquire));
         // Both move meanwhile, and only forward: the producers can be up to a lap ahead of what we read first.
         if distance(consumed, produced) > POSITION / 2 { Err(damaged()) } else { Ok(ring) }
     }
@@ -136,9 +153,9 @@ impl<T: Pod, K> Mpmc<T, K> {
     ///
     /// # Errors
     ///
-    /// [`Stalled`], and none were put in.
+    /// [`Refused`], and none were put in.
     #[inline]
-    pub fn enqueue_bulk(&self, items: &[T]) -> std::result::Result<bool, Stalled> {
+    pub fn enqueue_bulk(&self, items: &[T]) -> std::result::Result<bool, Refused> {
         Ok(self.enqueue(items, Count::All(items.len()))? == items.len())
     }
 
@@ -146,9 +163,9 @@ impl<T: Pod, K> Mpmc<T, K> {
     ///
     /// # Errors
     ///
-    /// [`Stalled`], and none were put in.
+    /// [`Refused`], and none were put in.
     #[inline]
-    pub fn enqueue_burst(&self, items: &[T]) -> std::result::Result<usize, Stalled> {
+    pub fn enqueue_burst(&self, items: &[T]) -> std::result::Result<usize, Refused> {
         self.enqueue(items, Count::Some(items.len()))
     }
 
@@ -156,9 +173,9 @@ impl<T: Pod, K> Mpmc<T, K> {
     ///
     /// # Errors
     ///
-    /// [`Stalled`], and none were taken.
+    /// [`Refused`], and none were taken.
     #[inline]
-    pub fn dequeue_bulk(&self, into: &mut [T]) -> std::result::Result<bool, Stalled> {
+    pub fn dequeue_bulk(&self, into: &mut [T]) -> std::result::Result<bool, Refused> {
         let count = Count::All(into.len());
         Ok(self.dequeue(into, count)? == into.len())
     }
@@ -167,9 +184,9 @@ impl<T: Pod, K> Mpmc<T, K> {
     ///
     /// # Errors
     ///
-    /// [`Stalled`], and none were taken.
+    /// [`Refused`], and none were taken.
     #[inline]
-    pub fn dequeue_burst(&self, into: &mut [T]) -> std::result::Result<usize, Stalled> {
+    pub fn dequeue_burst(&self, into: &mut [T]) -> std::result::Result<usize, Refused> {
         let count = Count::Some(into.len());
         self.dequeue(into, count)
     }
@@ -179,12 +196,16 @@ impl<T: Pod, K> Mpmc<T, K> {
     ///
     /// # Safety
     ///
-    /// The peer is dead, or will do nothing more with this ring: waitpid(2) or a pidfd says so, a time that has passed
-    /// does not.
+    /// - The peer is dead, or will do nothing more with this ring: waitpid(2) or a pidfd says so, a time that has passed
+    ///   does not. One that was only stopped learns of it when it goes on ([`Refused::Expelled`]), but may have written
+    ///   into slots that are others' by then.
+    /// - Nobody is attached with the same number, and nobody attaches with it before every `expel` of it has returned, in
+    ///   whatever process: at the same position, the newcomer would look like the dead one. Give a service that is
+    ///   restarted another number, or let one process alone expel and restart.
     pub unsafe fn expel(&self, peer: NonZeroU8) -> bool {
-        let header = self.memory.header();
+        let (producers, consumers) = (self.memory.producers(), self.memory.consumers());
         let mut found = false;
-        for (ours, theirs) in [(&header.producers, &header.consumers), (&header.consumers, &header.producers)] {
+        for (ours, theirs) in [(producers, consumers), (consumers, producers)] {
             let word = ours.word.load(Relaxed);
             // What the dead peer had seen of the other side, whoever enters next has seen through us.
             let _ = theirs.word.load(Acquire);
@@ -203,8 +224,7 @@ impl<T: Pod, K> Mpmc<T, K> {
     /// Who is enqueuing and who is dequeuing at this moment.
     #[must_use]
     pub fn holders(&self) -> (Option<NonZeroU8>, Option<NonZeroU8>) {
-        let header = self.memory.header();
-        (holder(header.producers.word.load(Relaxed)), holder(header.consumers.word.load(Relaxed)))
+        (holder(self.memory.producers().word.load(Relaxed)), holder(self.memory.consumers().word.load(Relaxed)))
     }
 
     /// Elements that the ring can hold.
@@ -216,9 +236,8 @@ impl<T: Pod, K> Mpmc<T, K> {
     /// Elements that are in it, at some moment during the call; exact when nobody else is at it.
     #[must_use]
     pub fn len(&self) -> usize {
-        let header = self.memory.header();
-        let consumed = position(header.consumers.word.load(Acquire));
-        distance(consumed, position(header.producers.word.load(Acquire))).min(self.memory.capacity()) as usize
+        let consumed = position(self.memory.consumers().word.load(Acquire));
+        distance(consumed, position(self.memory.producers().word.load(Acquire))).min(self.memory.capacity()) as usize
     }
 
     /// Whether nothing is in it, as for [`len`](Self::len).
@@ -228,10 +247,9 @@ impl<T: Pod, K> Mpmc<T, K> {
     }
 
     #[inline]
-    fn enqueue(&self, items: &[T], count: Count) -> std::result::Result<usize, Stalled> {
-        let header = self.memory.header();
+    fn enqueue(&self, items: &[T], count: Count) -> std::result::Result<usize, Refused> {
         let capacity = self.memory.capacity();
-        let (ours, theirs) = (&header.producers, &header.consumers);
+        let (ours, theirs) = (self.memory.producers(), self.memory.consumers());
         // Consumers that claim to be ahead leave no room.
         let free = |at, consumed| capacity.saturating_sub(distance(consumed, at));
         if is_futile(ours, theirs, count, free) {
@@ -242,15 +260,13 @@ impl<T: Pod, K> Mpmc<T, K> {
         // SAFETY: no more than are free, so at most the capacity; consumers have left these slots, which the acquiring
         // load of their word showed to us or to an earlier holder, and the word keeps other producers out.
         unsafe { self.memory.write(at, &items[..count]) };
-        ours.word.store(at.wrapping_add(count as u64) << HOLDER_BITS, Release);
-        Ok(count)
+        self.leave(ours, at, count)
     }
 
     #[inline]
-    fn dequeue(&self, into: &mut [T], count: Count) -> std::result::Result<usize, Stalled> {
-        let header = self.memory.header();
+    fn dequeue(&self, into: &mut [T], count: Count) -> std::result::Result<usize, Refused> {
         let capacity = self.memory.capacity();
-        let (ours, theirs) = (&header.consumers, &header.producers);
+        let (ours, theirs) = (self.memory.consumers(), self.memory.producers());
         let there = |at, produced| distance(at, produced).min(capacity);
         if is_futile(ours, theirs, count, there) {
             return Ok(0);
@@ -259,14 +275,15 @@ impl<T: Pod, K> Mpmc<T, K> {
         let count = count.of(look(ours, theirs, at, count, there));
         // SAFETY: no more than are there, so at most the capacity; producers have published these slots, which the
         // acquiring load of their word showed to us or to an earlier holder, and the word keeps other consumers out.
+        // That is so among honest peers; one that writes meanwhile gives us bytes of any value, as a device would, and
+        // any bytes are an element.
         unsafe { self.memory.read(at, &mut into[..count]) };
-        ours.word.store(at.wrapping_add(count as u64) << HOLDER_BITS, Release);
-        Ok(count)
+        self.leave(ours, at, count)
     }
 
     /// Becomes the holder of a side; says from which position on.
     #[inline]
-    fn enter(&self, side: &Side) -> std::result::Result<u64, Stalled> {
+    fn enter(&self, side: Words<'_>) -> std::result::Result<u64, Refused> {
         let word = side.word.load(Relaxed);
         let busy = word | u64::from(self.me.get());
         if word & HOLDER == 0 && side.word.compare_exchange(word, busy, Acquire, Relaxed).is_ok() {
@@ -276,14 +293,17 @@ impl<T: Pod, K> Mpmc<T, K> {
     }
 
     #[cold]
-    fn wait_and_enter(&self, side: &Side) -> std::result::Result<u64, Stalled> {
+    fn wait_and_enter(&self, side: Words<'_>) -> std::result::Result<u64, Refused> {
         let mut word = side.word.load(Relaxed);
-        let mut patience = PATIENCE;
-        loop {
+        let (mut patience, mut by) = (PATIENCE, self.me);
+        for _ in 0..TURNS {
             let before = word;
             match holder(word) {
-                Some(by) if patience == 0 => return Err(Stalled { by }),
-                Some(_) => {
+                Some(other) => {
+                    by = other;
+                    if patience == 0 {
+                        break;
+                    }
                     spin_loop();
                     word = side.word.load(Relaxed);
                 }
@@ -292,16 +312,53 @@ impl<T: Pod, K> Mpmc<T, K> {
                     Err(now) => word = now,
                 },
             }
-            // As long as the side moves, nobody is stalled.
+            // As long as the side moves, it is worth waiting for, within reason.
             patience = if word == before { patience - 1 } else { PATIENCE };
         }
+        Err(Refused::Stalled { by })
+    }
+
+    /// All of an enqueue of `items`, which there is room for, but its end; where from. A peer that dies or stops there.
+    #[cfg(any(test, loom))]
+    pub fn begin_to_enqueue(&self, items: &[T]) -> u64 {
+        let (ours, theirs) = (self.memory.producers(), self.memory.consumers());
+        let at = self.enter(ours).expect("nobody is at it");
+        let free = |at, consumed| self.capacity() as u64 - distance(consumed, at);
+        let count = Count::All(items.len());
+        assert_eq!(count.of(look(ours, theirs, at, count, free)), items.len());
+        // SAFETY: as in `enqueue`.
+        unsafe { self.memory.write(at, items) };
+        at
+    }
+
+    /// The end of what [`begin_to_enqueue`](Self::begin_to_enqueue) began.
+    #[cfg(test)]
+    pub(super) fn end_enqueue(&self, at: u64, count: usize) -> std::result::Result<usize, Refused> {
+        self.leave(self.memory.producers(), at, count)
+    }
+
+    /// Ends being the holder, `count` further: whoever acquires the word sees what was copied.
+    #[inline]
+    fn leave(&self, side: Words<'_>, at: u64, count: usize) -> std::result::Result<usize, Refused> {
+        // Whoever was expelled alive, stopped for longer than somebody's patience, must not move the ring back. To look
+        // is not to exchange: between the look and the store there is an instruction's time, and a locked instruction
+        // more for each burst would be the price. The contract of `expel` is what excludes it, this limits the damage.
+        if side.word.load(Relaxed) != (at << HOLDER_BITS) | u64::from(self.me.get()) {
+            return Err(Refused::Expelled);
+        }
+        side.word.store(at.wrapping_add(count as u64) << HOLDER_BITS, Release);
+        Ok(count)
     }
 }
 
 /// Whether there is nothing to do, seen without writing to the word: what pollers of an empty ring ask all the time.
 /// `can` says how many elements there are to be had at our position when the other side is at theirs.
 #[inline]
-fn is_futile(ours: &Side, theirs: &Side, count: Count, can: impl Fn(u64, u64) -> u64) -> bool {
+fn is_futile(ours: Words<'_>, theirs: Words<'_>, count: Count, can: impl Fn(u64, u64) -> u64) -> bool {
+    // Who takes the side for nothing at all looks stalled to others: the word before and after is the same.
+    if count.most() == 0 {
+        return true;
+    }
     let word = ours.word.load(Relaxed);
     let at = position(word);
     if can(at, ours.peer_seen.load(Relaxed)) >= count.most() as u64 {
@@ -314,7 +371,7 @@ fn is_futile(ours: &Side, theirs: &Side, count: Count, can: impl Fn(u64, u64) ->
 
 /// How many elements there are to be had, exact only below the wanted number; for the holder of our side.
 #[inline]
-fn look(ours: &Side, theirs: &Side, at: u64, count: Count, can: impl Fn(u64, u64) -> u64) -> u64 {
+fn look(ours: Words<'_>, theirs: Words<'_>, at: u64, count: Count, can: impl Fn(u64, u64) -> u64) -> u64 {
     let seen = can(at, ours.peer_seen.load(Relaxed));
     if seen >= count.most() as u64 {
         return seen;

@@ -48,8 +48,7 @@ unsafe impl<T: Send, K: Sync> Sync for Consumer<T, K> {}
 
 /// The positions of a ring that is not damaged.
 fn positions<T: Pod>(memory: &Memory<T>) -> Result<(u64, u64)> {
-    let header = memory.header();
-    let (produced, consumed) = (header.producers.word.load(Acquire), header.consumers.word.load(Acquire));
+    let (produced, consumed) = (memory.producers().word.load(Acquire), memory.consumers().word.load(Acquire));
     if produced.wrapping_sub(consumed) > memory.capacity() { Err(damaged()) } else { Ok((produced, consumed)) }
 }
 
@@ -64,7 +63,7 @@ impl<T: Pod, K> Producer<T, K> {
     ///
     /// # Safety
     ///
-    /// - `memory` is valid for reading and writing as long as `keep` lives.
+    /// - `memory` is valid for reading and writing as long as `keep` lives, and nobody has or makes a reference to it.
     /// - The ring has no other producer, in this process or another.
     pub unsafe fn attach(memory: NonNull<[u8]>, keep: K) -> Result<Producer<T, K>> {
         // SAFETY: the caller's contract, as long as we have `keep`.
@@ -103,8 +102,7 @@ impl<T: Pod, K> Producer<T, K> {
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "what the producer wants to know is what is free")]
     pub fn len(&self) -> usize {
-        self.position.wrapping_sub(self.memory.header().consumers.word.load(Acquire)).min(self.memory.capacity())
-            as usize
+        self.position.wrapping_sub(self.memory.consumers().word.load(Acquire)).min(self.memory.capacity()) as usize
     }
 
     /// Free slots, exact only below `wanted`.
@@ -114,7 +112,7 @@ impl<T: Pod, K> Producer<T, K> {
         if room >= wanted as u64 {
             return room as usize;
         }
-        self.consumer_seen = self.memory.header().consumers.word.load(Acquire);
+        self.consumer_seen = self.memory.consumers().word.load(Acquire);
         self.room_seen() as usize
     }
 
@@ -130,7 +128,7 @@ impl<T: Pod, K> Producer<T, K> {
         // acquiring load of its position showed, and we are the only producer.
         unsafe { self.memory.write(self.position, items) };
         self.position = self.position.wrapping_add(items.len() as u64);
-        self.memory.header().producers.word.store(self.position, Release);
+        self.memory.producers().word.store(self.position, Release);
     }
 }
 
@@ -144,7 +142,7 @@ impl<T: Pod, K> Consumer<T, K> {
     ///
     /// # Safety
     ///
-    /// - `memory` is valid for reading and writing as long as `keep` lives.
+    /// - `memory` is valid for reading and writing as long as `keep` lives, and nobody has or makes a reference to it.
     /// - The ring has no other consumer, in this process or another.
     pub unsafe fn attach(memory: NonNull<[u8]>, keep: K) -> Result<Consumer<T, K>> {
         // SAFETY: the caller's contract, as long as we have `keep`.
@@ -182,8 +180,7 @@ impl<T: Pod, K> Consumer<T, K> {
     /// Elements that are in it now; the producer may be adding some.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.memory.header().producers.word.load(Acquire).wrapping_sub(self.position).min(self.memory.capacity())
-            as usize
+        self.memory.producers().word.load(Acquire).wrapping_sub(self.position).min(self.memory.capacity()) as usize
     }
 
     /// Whether nothing is in it now.
@@ -199,7 +196,7 @@ impl<T: Pod, K> Consumer<T, K> {
         if available >= wanted as u64 {
             return available as usize;
         }
-        self.producer_seen = self.memory.header().producers.word.load(Acquire);
+        self.producer_seen = self.memory.producers().word.load(Acquire);
         self.available_seen() as usize
     }
 
@@ -212,10 +209,11 @@ impl<T: Pod, K> Consumer<T, K> {
     #[inline]
     fn pop(&mut self, into: &mut [T]) {
         // SAFETY: no more than are available, so at most the capacity; the producer has left these slots, which the
-        // acquiring load of its position showed, and we are the only consumer.
+        // acquiring load of its position showed, and we are the only consumer. One that writes them all the same gives us
+        // bytes of any value, as a device would, and any bytes are an element.
         unsafe { self.memory.read(self.position, into) };
         self.position = self.position.wrapping_add(into.len() as u64);
-        self.memory.header().consumers.word.store(self.position, Release);
+        self.memory.consumers().word.store(self.position, Release);
     }
 }
 

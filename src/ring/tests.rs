@@ -187,8 +187,8 @@ mod edges {
         let dead = NonZeroU8::new(7).unwrap();
         assert_eq!(ring.enqueue_burst(&[1, 2]), Ok(2));
         header.producers.word.fetch_or(7, Relaxed);
-        assert_eq!(ring.enqueue_burst(&[3]), Err(Stalled { by: dead }));
-        assert_eq!(ring.enqueue_bulk(&[3]), Err(Stalled { by: dead }));
+        assert_eq!(ring.enqueue_burst(&[3]), Err(Refused::Stalled { by: dead }));
+        assert_eq!(ring.enqueue_bulk(&[3]), Err(Refused::Stalled { by: dead }));
         assert_eq!(ring.holders(), (Some(dead), None));
         let mut into = [0; 4];
         assert_eq!(ring.dequeue_burst(&mut into), Ok(2), "what was published is there");
@@ -204,6 +204,54 @@ mod edges {
         assert_eq!(ring.enqueue_burst(&[7]), Ok(0));
         assert_eq!(ring.dequeue_bulk(&mut into), Ok(true));
         assert_eq!(into, [3, 4, 5, 6]);
+    }
+
+    /// Stopped in the middle, taken for dead, and on again when others have gone on.
+    #[test]
+    fn who_is_expelled_alive_learns_it_and_does_not_move_the_ring_back() {
+        let ring = mpmc::<u8>(4).unwrap();
+        let at = ring.begin_to_enqueue(&[1, 2]);
+        // SAFETY: it is not: that is the test. What the stopped peer had to write is written.
+        assert!(unsafe { ring.expel(NonZeroU8::MIN) });
+        assert_eq!(ring.enqueue_burst(&[3, 4, 5]), Ok(3));
+        let mut into = [0; 4];
+        assert_eq!(ring.dequeue_burst(&mut into), Ok(3));
+        assert_eq!(ring.end_enqueue(at, 2), Err(Refused::Expelled));
+        assert_eq!((ring.len(), into), (0, [3, 4, 5, 0]));
+        let at = ring.begin_to_enqueue(&[6]);
+        assert_eq!(ring.end_enqueue(at, 1), Ok(1));
+    }
+
+    #[test]
+    fn nothing_takes_no_side() {
+        let ring = mpmc::<u8>(4).unwrap();
+        let _at = ring.begin_to_enqueue(&[1]);
+        assert_eq!((ring.enqueue_burst(&[]), ring.enqueue_bulk(&[])), (Ok(0), Ok(true)));
+        assert_eq!((ring.dequeue_burst(&mut []), ring.dequeue_bulk(&mut [])), (Ok(0), Ok(true)));
+        assert_eq!(ring.enqueue_burst(&[2]), Err(Refused::Stalled { by: NonZeroU8::MIN }));
+    }
+
+    /// A peer that moves the word all the time and never leaves it.
+    #[test]
+    fn nobody_is_kept_waiting_for_ever() {
+        use std::sync::atomic::AtomicBool;
+
+        let ring = mpmc::<u8>(4).unwrap();
+        // SAFETY: the ring lives to the end of the test.
+        let header = unsafe { ring.keep().memory().cast::<Header>().as_ref() };
+        header.producers.word.store(7, Relaxed);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for position in (0..2).cycle().take_while(|_| !done.load(Relaxed)) {
+                    header.producers.word.store(position << 8 | 7, Relaxed);
+                }
+            });
+            for _ in 0..20 {
+                assert_eq!(ring.enqueue_burst(&[1]), Err(Refused::Stalled { by: NonZeroU8::new(7).unwrap() }));
+            }
+            done.store(true, Relaxed);
+        });
     }
 
     #[test]
