@@ -1,5 +1,6 @@
 //! fork(2): every lock is taken before and given back after, in the parent and in the child, so that the child
-//! starts with lists that are whole. Caches of threads that do not exist in the child stay unused there.
+//! starts with lists that are whole. Caches of threads that do not exist in the child stay unused there; the room that was
+//! lent to them may be lent again.
 //!
 //! Linux 6.18 loses pages of 1 GiB in fork(2), at random: `copy_hugetlb_page_range` asks the table that a page's entry
 //! lies in how many processes share it, and only tables of entries for 2 MiB have that count; in others a stale number
@@ -40,6 +41,7 @@ unsafe extern "C" fn done() {
 unsafe extern "C" fn done_in_child() {
     // SAFETY: as in the parent.
     unsafe { done() };
+    HEAP.keep_own_loans();
     if let Some(space) = HEAP.space()
         && HEAP.has_lost_pages(space)
     {

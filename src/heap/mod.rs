@@ -377,6 +377,11 @@ impl Heap {
         self.lent_bytes.fetch_sub(bytes as u64, Relaxed);
     }
 
+    /// Forgets what was lent to threads that a child of fork(2) does not have.
+    fn keep_own_loans(&self) {
+        self.lent_bytes.store(thread::borrowed_bytes() as u64, Relaxed);
+    }
+
     /// Fills `out` with blocks of `class`, as far as they come without growing twice; returns how many, 0 only
     /// when the heap is exhausted.
     fn take_blocks(&self, class: usize, out: &mut [MaybeUninit<*mut u8>]) -> usize {

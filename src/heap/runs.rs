@@ -41,6 +41,8 @@ impl Runs {
     /// Adds a run that nobody uses, joined with free neighbours; returns the joined run, as start and length.
     pub(crate) fn insert(&mut self, space: &Space, start: u32, len: u32) -> (u32, u32) {
         let (mut start, mut len) = (start, len);
+        // Joined with what is before, it is no start of anything: freed again, it has to show.
+        space.unit(start).set_kind(Kind::Inside);
         if let Some(before) = free_before(space, start) {
             let joined = space.unit(before).len.load(Relaxed);
             self.unlink(space, before, joined);
@@ -272,6 +274,21 @@ mod tests {
             }
             assert_eq!(runs.take(&space, 30, 1), Some(0), "{order:?}");
             assert_eq!(runs.free_units(), 0);
+        }
+    }
+
+    #[test]
+    fn a_run_given_back_is_no_run_in_use_whatever_it_joins() {
+        for first_to_go in [0, 1, 2] {
+            let space = committed(1);
+            let mut runs = Runs::new();
+            runs.insert(&space, 0, 30);
+            let starts = [(); 3].map(|()| runs.take(&space, 10, 1).unwrap());
+            for at in 0..3 {
+                let start = starts[(first_to_go + at) % 3];
+                runs.insert(&space, start, 10);
+                assert_ne!(space.unit(start).kind(), Kind::Run);
+            }
         }
     }
 

@@ -235,8 +235,12 @@ impl Space {
             let chunks = memory::map_anonymous(chunk_count as usize * size_of::<Chunk>(), Anonymous::Base);
             // SAFETY: nobody knows the table yet.
             let chunks = chunks.inspect_err(|_| unsafe { units.unmap() })?;
-            // SAFETY: as above.
-            let live = LiveBits::new(bytes).inspect_err(|_| unsafe { units.unmap() })?;
+            // A process at its limit of address space tries again with half, and needs all of it.
+            // SAFETY: as above, for both; whole base pages are unmapped.
+            let live = LiveBits::new(bytes).inspect_err(|_| unsafe {
+                units.unmap();
+                let _ = memory::unmap(chunks, chunk_count as usize * size_of::<Chunk>());
+            })?;
             Ok((units, chunks.cast(), live))
         };
         match tables() {
@@ -383,7 +387,8 @@ impl Space {
                 _ => self.range.commit_ordinary(offset, len)?,
             }
             if let Err(errno) = self.commit_entries(first as usize, count as usize, eager) {
-                let _ = self.range.decommit(offset, len);
+                // Not `decommit`, which proves that what cannot be given back is there by populating it.
+                self.range.abandon(offset, len);
                 return Err(errno);
             }
         }

@@ -171,6 +171,13 @@ pub(crate) fn flush() {
     }
 }
 
+/// Room that this thread's cache has on loan.
+pub(crate) fn borrowed_bytes() -> usize {
+    let bins = current::get();
+    // SAFETY: this thread's own cache, and nobody writes to it meanwhile.
+    if is_own(bins) { unsafe { (*bins.cast::<Cache>()).borrowed } } else { 0 }
+}
+
 fn is_own(bins: *mut Bins) -> bool {
     !ptr::eq(bins, &raw const EMPTY) && !ptr::eq(bins, &raw const DEAD)
 }
@@ -388,5 +395,22 @@ impl Cache {
                 self.give_back(class, held);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Heap;
+    use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn a_child_may_lend_what_threads_it_has_not_had_borrowed() {
+        static IN_CHILD: Heap = Heap::new();
+        IN_CHILD.lent_bytes.store(10 << 20, Relaxed);
+        IN_CHILD.keep_own_loans();
+        assert_eq!(IN_CHILD.lent_bytes.load(Relaxed), borrowed_bytes() as u64);
+        assert!(IN_CHILD.lend_room(4 << 10));
+        IN_CHILD.return_room(4 << 10);
     }
 }
