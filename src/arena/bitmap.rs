@@ -93,7 +93,7 @@ pub(crate) struct Bitmap {
     scrubbing: Holders,
     /// Shared: claims that wait for pages which somebody holds only for a moment.
     waiting: Holders,
-    /// Claims of runs go one at a time: two that overlap would both fail on each other's half.
+    /// Claims of runs, and takings of room, go one at a time: two that overlap would both fail on each other's half.
     run_claims: Turn,
     record: Option<Recorded>,
 }
@@ -577,6 +577,24 @@ mod tests {
             }
         });
         assert_eq!(bitmap.counts().claimed, 0);
+    }
+
+    #[test]
+    fn of_two_that_want_most_of_the_room_one_gets_it() {
+        for _ in 0..200 {
+            let bitmap = Bitmap::new(30_000).with_room(1);
+            let take = |barrier: &std::sync::Barrier| {
+                barrier.wait();
+                bitmap.take_absent(20_000).is_ok()
+            };
+            let barrier = std::sync::Barrier::new(2);
+            let (one, other) = std::thread::scope(|scope| {
+                let other = scope.spawn(|| take(&barrier));
+                (take(&barrier), other.join().unwrap())
+            });
+            assert!(one != other, "{one} {other}");
+            assert_eq!(bitmap.absent_pages(), 9_999);
+        }
     }
 
     proptest! {
