@@ -34,7 +34,10 @@ fn all_is_populated_while_chunks_come_and_go() {
             for most in [None, Some(2 * pages)] {
                 let builder = background(size, pages).backing(kind.clone());
                 let builder = most.map_or(builder.clone(), |most| builder.max_capacity(most * size.bytes()));
-                let arena = builder.open().unwrap();
+                // The worker of the last one may have been its last handle, and give its pages back a moment later.
+                let opened = std::cell::OnceCell::new();
+                eventually("it can be opened", || builder.clone().open().is_ok_and(|arena| opened.set(arena).is_ok()));
+                let arena = opened.into_inner().unwrap();
                 // What the worker has in hand at this moment counts as claimed.
                 let stats = arena.stats();
                 assert!(!arena.obtained().populated && stats.fresh + stats.claimed == pages, "{stats}");
