@@ -245,7 +245,10 @@ impl Heap {
         left = left.min(half.min(u64::from(u32::MAX)) as u32);
         while left > 0 {
             // Steps that are populated at once.
-            let need = left.min(EAGER_CHUNKS);
+            let need = u64::from(left.min(EAGER_CHUNKS)).min(growth.allowed_chunks()) as u32;
+            if need == 0 {
+                return;
+            }
             let plan = growth.at_top(space, need, 1).and_then(|plan| growth.within_limit(plan));
             let Some((plan, (count, backing))) =
                 plan.and_then(|plan| Some((plan, self.commit_ordinary(space, &mut growth, &plan)?)))

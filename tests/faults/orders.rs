@@ -282,6 +282,16 @@ fn strict_initial_memory_is_what_the_pool_has() {
 }
 
 #[test]
+fn initial_memory_beyond_the_limit_goes_up_to_the_limit() {
+    static LIMITED: HugeAlloc = HugeAlloc::new().initial(100 << 20).limit(50 << 20);
+    Child::new().pool_of(5).run(|| {
+        block(&LIMITED, 1);
+        let stats = LIMITED.stats();
+        assert_eq!((stats.mapped_bytes, stats.huge_2m_bytes), (50 << 20, 5 * HUGE as u64), "{stats}");
+    });
+}
+
+#[test]
 fn initial_memory_takes_larger_pages_first() {
     static BOTH_PREPARED: HugeAlloc =
         HugeAlloc::new().page_sizes(BOTH).fork_unsafe().initial(GIB + (10 << 20)).limit(2 * GIB);

@@ -135,8 +135,11 @@ fn check(program: &OsStr) -> Result<(), Refusal> {
 
 /// As execvp(3) finds it.
 fn find(program: &OsStr) -> Option<(PathBuf, File)> {
-    let open =
-        |path: PathBuf| fs::metadata(&path).ok()?.is_file().then(|| File::open(&path).ok().map(|file| (path, file)))?;
+    let open = |path: PathBuf| {
+        let metadata = fs::metadata(&path).ok()?;
+        let is_program = metadata.is_file() && metadata.permissions().mode() & 0o111 != 0;
+        is_program.then(|| File::open(&path).ok().map(|file| (path, file)))?
+    };
     if program.as_encoded_bytes().contains(&b'/') {
         return open(program.into());
     }
@@ -191,6 +194,17 @@ mod tests {
         assert_eq!(preload_list(library, None), "/a/libpreload.so");
         assert_eq!(preload_list(library, Some("".into())), "/a/libpreload.so");
         assert_eq!(preload_list(library, Some("b.so c.so".into())), "/a/libpreload.so:b.so c.so");
+    }
+
+    #[test]
+    fn only_what_may_be_executed_is_a_program() {
+        let path = env::temp_dir().join(format!("hugearena-program-{}", std::process::id()));
+        fs::write(&path, "#!/bin/sh\n").unwrap();
+        for (mode, is_program) in [(0o644, false), (0o755, true), (0o700, true)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(find(path.as_os_str()).is_some(), is_program, "{mode:o}");
+        }
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]
