@@ -330,3 +330,24 @@ fn a_child_of_fork_gets_and_breaks_nothing() {
         assert!(ours.get().is_some());
     }
 }
+
+/// Private memory on the largest pages is kept from children, and its pools know that.
+#[test]
+fn a_child_of_fork_has_no_objects_on_pages_of_a_gibibyte() {
+    Child::new().needs_pages(PageSize::HUGE_1G, 1).run(|| {
+        let arena = Arena::builder().page_size(PageSize::HUGE_1G).backing(BackingKind::Anonymous);
+        let arena = arena.capacity(1 << 30).populate(Populate::Lazy).strict().open().unwrap();
+        let pool = Pool::builder().object_size(64).count(100).build(&arena).unwrap();
+        let mut cache = pool.cache(16);
+        let mut held = cache.get().unwrap();
+        assert!(held.as_mut_slice().is_some());
+        let status = fork(move || {
+            assert!(held.as_slice().is_none() && held.as_mut_slice().is_none());
+            assert!(cache.get().is_none() && pool.get().is_none());
+            assert_eq!(cache.get_burst(1, &mut Vec::new()), 0);
+            drop((held, cache, pool));
+            0
+        });
+        assert!(status.success());
+    });
+}

@@ -283,7 +283,7 @@ fn a_killed_producer_is_expelled() {
         // The consumers' side never waits for producers.
         while take() > 0 {}
         if let (Some(dead), None) = ours.holders() {
-            assert_eq!(ours.enqueue_burst(&[[0; 8]]).unwrap_err().by, dead);
+            assert_eq!(ours.enqueue_burst(&[[0; 8]]), Err(Refused::Stalled { by: dead }));
             // SAFETY: both are dead.
             assert!(unsafe { ours.expel(dead) });
         }

@@ -212,6 +212,11 @@ impl Arena {
         self.memory_class() == MemoryClass::Shared && !self.inner.obtained.read_only_peers
     }
 
+    /// Whether children of fork(2) get a copy of the memory.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.inner.mapping.backing().is_inherited()
+    }
+
     /// Counts the pages by state.
     #[must_use]
     pub fn stats(&self) -> ArenaStats {

@@ -11,7 +11,7 @@ struct Owner(PoolBox);
 
 impl AsRef<[u8]> for Owner {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: not written to while the owner lives: it is either private memory that nobody else can reach, or the
+        // SAFETY: not written to while the owner lives: it is either memory that nobody else can write, or the
         // caller of `into_bytes_unchecked` has promised so.
         unsafe { self.0.slice() }
     }
@@ -21,12 +21,12 @@ impl PoolBox {
     /// The bytes behind the headroom as [`Bytes`]: no copy, cheap to clone and to slice. The object goes home when the
     /// last clone or slice is dropped, by whatever thread.
     ///
-    /// For pools on private arenas ([`BackingKind::Anonymous`](crate::backing::BackingKind::Anonymous)); memory that
-    /// others can write to is no `&[u8]`.
+    /// For pools on private arenas ([`BackingKind::Anonymous`](crate::backing::BackingKind::Anonymous)) and on those whose
+    /// [peers can only read](crate::ArenaBuilder::read_only_peers); memory that others can write to is no `&[u8]`.
     ///
     /// # Errors
     ///
-    /// The object, unchanged, when it is shared memory.
+    /// The object, unchanged, when others can write to it, or this is a forked child without it.
     ///
     /// # Examples
     ///

@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::geometry::Geometry;
 use crate::arena::Chunk;
-use crate::backing::MemoryClass;
 use crate::sys::process::{forks, forks_counted};
 
 /// What has become of an object. Without debug assertions only [`LENT`](State::LENT) is kept.
@@ -46,8 +45,8 @@ pub(super) struct Store {
     pub headroom: usize,
     pub object_bytes: usize,
     pub chunk: Chunk,
-    /// Copied by fork(2).
-    is_private: bool,
+    /// Copied by fork(2): private memory, but not on the largest pages.
+    is_inherited: bool,
     /// No peer can write to it.
     is_ours_alone: bool,
     /// [`forks`] when the pool was made.
@@ -71,7 +70,7 @@ impl Store {
         let address = |index| unsafe { start.add(geometry.offset_of(index)) };
         let free = (0..geometry.count()).rev().map(address).collect();
         let states = (0..geometry.count()).map(|_| State(AtomicU8::new(State::HOME))).collect();
-        let is_private = chunk.arena().memory_class() == MemoryClass::Private;
+        let is_inherited = chunk.arena().is_inherited();
         let is_ours_alone = !chunk.arena().peers_can_write();
         let home = Mutex::new(Home { free, caches: Vec::new() });
         let exhausted = AtomicU64::new(0);
@@ -81,7 +80,7 @@ impl Store {
             headroom,
             object_bytes,
             chunk,
-            is_private,
+            is_inherited,
             is_ours_alone,
             forks,
             states,
@@ -96,10 +95,10 @@ impl Store {
         (forks_counted() == self.forks).then(|| self.home.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether the objects are mapped: not so in a child of fork(2), if they are shared memory.
+    /// Whether the objects are mapped: not so in a child of fork(2), unless it got a copy.
     #[inline]
     pub(super) fn is_here(&self) -> bool {
-        forks_counted() == self.forks || self.is_private
+        forks_counted() == self.forks || self.is_inherited
     }
 
     /// Whether safe slices may be had.

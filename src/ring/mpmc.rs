@@ -318,17 +318,21 @@ impl<T: Pod, K> Mpmc<T, K> {
         Err(Refused::Stalled { by })
     }
 
-    /// All of an enqueue of `items`, which there is room for, but its end; where from. A peer that dies or stops there.
+    /// All of an enqueue of `items` but its end, and where from: what a peer that dies or stops there has done. `None`
+    /// when there is no room or somebody is at it.
     #[cfg(any(test, loom))]
-    pub fn begin_to_enqueue(&self, items: &[T]) -> u64 {
+    pub fn begin_to_enqueue(&self, items: &[T]) -> Option<u64> {
         let (ours, theirs) = (self.memory.producers(), self.memory.consumers());
-        let at = self.enter(ours).expect("nobody is at it");
-        let free = |at, consumed| self.capacity() as u64 - distance(consumed, at);
-        let count = Count::All(items.len());
-        assert_eq!(count.of(look(ours, theirs, at, count, free)), items.len());
+        let at = self.enter(ours).ok()?;
+        let free = |at, consumed| self.memory.capacity() - distance(consumed, at);
+        let count = Count::All(items.len()).of(look(ours, theirs, at, Count::All(items.len()), free));
+        if count < items.len() {
+            self.leave(ours, at, 0).ok()?;
+            return None;
+        }
         // SAFETY: as in `enqueue`.
         unsafe { self.memory.write(at, items) };
-        at
+        Some(at)
     }
 
     /// The end of what [`begin_to_enqueue`](Self::begin_to_enqueue) began.

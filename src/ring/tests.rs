@@ -210,7 +210,7 @@ mod edges {
     #[test]
     fn who_is_expelled_alive_learns_it_and_does_not_move_the_ring_back() {
         let ring = mpmc::<u8>(4).unwrap();
-        let at = ring.begin_to_enqueue(&[1, 2]);
+        let at = ring.begin_to_enqueue(&[1, 2]).unwrap();
         // SAFETY: it is not: that is the test. What the stopped peer had to write is written.
         assert!(unsafe { ring.expel(NonZeroU8::MIN) });
         assert_eq!(ring.enqueue_burst(&[3, 4, 5]), Ok(3));
@@ -218,14 +218,14 @@ mod edges {
         assert_eq!(ring.dequeue_burst(&mut into), Ok(3));
         assert_eq!(ring.end_enqueue(at, 2), Err(Refused::Expelled));
         assert_eq!((ring.len(), into), (0, [3, 4, 5, 0]));
-        let at = ring.begin_to_enqueue(&[6]);
+        let at = ring.begin_to_enqueue(&[6]).unwrap();
         assert_eq!(ring.end_enqueue(at, 1), Ok(1));
     }
 
     #[test]
     fn nothing_takes_no_side() {
         let ring = mpmc::<u8>(4).unwrap();
-        let _at = ring.begin_to_enqueue(&[1]);
+        assert!(ring.begin_to_enqueue(&[1]).is_some());
         assert_eq!((ring.enqueue_burst(&[]), ring.enqueue_bulk(&[])), (Ok(0), Ok(true)));
         assert_eq!((ring.dequeue_burst(&mut []), ring.dequeue_bulk(&mut [])), (Ok(0), Ok(true)));
         assert_eq!(ring.enqueue_burst(&[2]), Err(Refused::Stalled { by: NonZeroU8::MIN }));

@@ -1,7 +1,10 @@
 //! Rings: what is put in comes out, in order and once, and no slot is touched by two at once.
 
+use std::num::NonZeroU8;
+
 use loom::thread;
 
+use crate::ring::Mpmc;
 use crate::{explore, ring};
 
 /// Elements that were put in come out in order, once, and no slot is touched by both sides at once.
@@ -96,9 +99,42 @@ fn mpmc_looks_twice() {
     });
 }
 
+/// A producer that looks at how far the consumer is, notes it in the ring, writes, and dies; somebody who knows that it
+/// is dead takes it out; another producer believes the note. What the dead one saw reaches it through the second.
+fn mpmc_expels() {
+    explore("rings: a dead producer, who expels it, another producer, a consumer", 3, || {
+        let ring = ring::mpmc::<u8>(2).unwrap();
+        assert_eq!(ring.enqueue_burst(&[1, 2]), Ok(2));
+        let name = NonZeroU8::new(2).unwrap();
+        // SAFETY: the ring's own memory, kept.
+        let dying = unsafe { Mpmc::<u8>::attach(ring.keep().memory(), name, ring.keep().clone()).unwrap() };
+        let consumer = {
+            let ring = ring.clone();
+            thread::spawn(move || assert_eq!(ring.dequeue_bulk(&mut [0; 2]), Ok(true)))
+        };
+        let dying = thread::spawn(move || dying.begin_to_enqueue(&[3]).is_some());
+        let other = {
+            let ring = ring.clone();
+            thread::spawn(move || ring.enqueue_burst(&[4]).unwrap_or(0))
+        };
+        if dying.join().unwrap() {
+            // SAFETY: it is dead.
+            assert!(unsafe { ring.expel(name) });
+        }
+        let put = other.join().unwrap();
+        consumer.join().unwrap();
+        if put == 0 {
+            assert_eq!(ring.enqueue_burst(&[4]), Ok(1));
+        }
+        let mut into = [0; 2];
+        assert_eq!((ring.dequeue_burst(&mut into), into[0]), (Ok(1), 4));
+    });
+}
+
 pub fn explore_all() {
     spsc();
     mpmc_producers();
     mpmc_consumers();
     mpmc_looks_twice();
+    mpmc_expels();
 }
