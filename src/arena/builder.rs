@@ -109,8 +109,8 @@ impl ArenaBuilder {
     }
 
     /// The most bytes that the arena may ever have, rounded up to whole pages, at least its
-    /// [`capacity`](Self::capacity): address space and nothing else. With it the arena can [`grow`](Arena::grow) and
-    /// [`shrink`](Arena::shrink); addresses never change.
+    /// [`capacity`](Self::capacity): address space, and 5 bytes of books for each page of it (2.5 MiB for 1 TiB of
+    /// 2 MiB pages). With it the arena can [`grow`](Arena::grow) and [`shrink`](Arena::shrink); addresses never change.
     ///
     /// Peers map all of it, and what pages there are come to them when they touch them: [`View`](super::View). Room has
     /// no pages that mlockall(2) should find: it takes what it can get from the pool, which stays taken until the arena
