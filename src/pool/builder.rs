@@ -127,10 +127,10 @@ impl PoolBuilder {
             Some(format!("a pool that needs {needed} bytes, in {len}"))
         } else if self.align > page_bytes {
             Some(format!("a pool: its alignment is larger than the arena's pages of {page_bytes} bytes"))
-        } else if let Some(within) = self.within.filter(|within| *within > obtained) {
-            Some(format!("a pool of objects within pages of {within}: the arena is on pages of {obtained}"))
         } else {
-            None
+            let too_large = self.within.filter(|within| *within > obtained);
+            too_large
+                .map(|page| format!("a pool of objects within pages of {page}: the arena is on pages of {obtained}"))
         };
         match problem {
             Some(problem) => Err(Error::new(Operation::Configure, problem)),
