@@ -18,8 +18,7 @@
 //! Everything is as malloc(3), posix_memalign(3), malloc_usable_size(3) and malloc_trim(3) have it, in glibc's reading
 //! where they leave a choice: `malloc(0)` is a block, `realloc(p, 0)` frees, `free` keeps errno. Addresses that are not
 //! from this heap, from before it was loaded or of an allocator that the program brought, are left alone by `free`, have
-//! no usable size, and cannot be reallocated (`EINVAL`). Unlike glibc's, this malloc is registered with pthread_atfork(3)
-//! when it is first called: handlers that were registered before, by a constructor, must not allocate or free.
+//! no usable size, and cannot be reallocated (`EINVAL`).
 
 #![allow(unsafe_code)]
 // The man pages say what is safe: nothing can be added here.

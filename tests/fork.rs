@@ -56,6 +56,30 @@ fn size(random: &mut u64) -> usize {
     }
 }
 
+/// How often handlers of fork(2) have run, the child's own apart.
+static HANDLED: AtomicUsize = AtomicUsize::new(0);
+
+/// As a C library registers its handlers, from a constructor: before the heap has any, so that they run while the heap
+/// is locked.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static REGISTER: extern "C" fn() = {
+    extern "C" fn register() {
+        // SAFETY: the handler may run around any fork.
+        let status = unsafe { libc::pthread_atfork(Some(allocate), Some(allocate), Some(allocate)) };
+        assert_eq!(status, 0);
+    }
+    register
+};
+
+/// More than caches hold, of every kind.
+unsafe extern "C" fn allocate() {
+    let size = |index: usize| if index == 0 { 1 << 20 } else { index * index * 8 };
+    let blocks: Vec<_> = (0..128).map(|index| vec![index as u8; size(index)]).collect();
+    assert!(blocks.iter().enumerate().all(|(index, block)| is_filled(block, index as u8)));
+    HANDLED.fetch_add(1, Relaxed);
+}
+
 fn churn(seed: u64, done: impl Fn() -> bool) {
     let mut random = seed;
     while !done() {
@@ -125,7 +149,7 @@ fn eight_threads_allocate_while_one_forks() {
         match done {
             Some(Ok(failure)) => panic!("{failure}"),
             Some(Err(reason)) => support::skip("fork under load", &reason),
-            None => {}
+            None => assert!(HANDLED.load(Relaxed) as u64 >= 2 * forks, "handlers ran before and after"),
         }
     });
     (0..SLOTS).for_each(take);

@@ -24,10 +24,13 @@ unsafe extern "C" fn prepare() {
         central.acquire();
     }
     HEAP.runs.acquire();
+    // Handlers that were registered before ours run from here to `done`, and may allocate.
+    process::begin_fork();
 }
 
 /// In the parent, and in the child alike: the forking thread holds every lock.
 unsafe extern "C" fn done() {
+    process::end_fork();
     // SAFETY: `prepare` took them, in this thread.
     unsafe {
         HEAP.runs.release();

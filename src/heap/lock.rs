@@ -25,6 +25,9 @@ const CONTENDED: u32 = 2;
 /// | `FREE` | nobody holds it | the holder, or a child after fork |
 /// | `HELD` | held, nobody sleeps | a thread that found `FREE` |
 /// | `CONTENDED` | held, somebody may sleep | a thread about to sleep |
+///
+/// Fork handlers hold it from before fork(2) to after. Handlers of others that run meanwhile, in the same thread, may
+/// allocate: they get a guard that borrows what the thread holds, and gives nothing back.
 #[derive(Debug)]
 pub(crate) struct Lock<T> {
     word: AtomicU32,
@@ -32,7 +35,8 @@ pub(crate) struct Lock<T> {
 }
 
 // SAFETY: the value is reached only through a guard, and the word lets one guard exist at a time, with
-// acquire and release ordering between one holder and the next.
+// acquire and release ordering between one holder and the next. Guards that borrow exist in the thread that holds the
+// lock for fork(2) without a guard, one at a time there: nobody locks what he has locked.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -43,16 +47,25 @@ impl<T> Lock<T> {
     /// Waits until the lock is free and takes it.
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
-        self.acquire();
-        Guard { lock: self, value: PhantomData }
+        let is_borrowed = self.word.compare_exchange_weak(FREE, HELD, Acquire, Relaxed).is_err() && self.wait();
+        Guard { lock: self, is_borrowed, value: PhantomData }
+    }
+
+    /// Takes the lock, or finds that this thread holds it for fork(2); whether the latter.
+    #[cold]
+    fn wait(&self) -> bool {
+        let is_borrowed = process::is_forking();
+        if !is_borrowed {
+            self.acquire_slow();
+        }
+        is_borrowed
     }
 
     /// Takes the lock if it is free now.
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.word
-            .compare_exchange(FREE, HELD, Acquire, Relaxed)
-            .is_ok()
-            .then(|| Guard { lock: self, value: PhantomData })
+        let is_taken = self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok();
+        let is_borrowed = !is_taken && process::is_forking();
+        (is_taken || is_borrowed).then(|| Guard { lock: self, is_borrowed, value: PhantomData })
     }
 
     /// Takes the lock without a guard: for fork handlers, paired with [`release`](Self::release).
@@ -96,6 +109,8 @@ impl<T> Lock<T> {
 #[derive(Debug)]
 pub(crate) struct Guard<'a, T> {
     lock: &'a Lock<T>,
+    /// Whether the fork handlers of this thread hold the lock, and go on holding it.
+    is_borrowed: bool,
     /// A guard may be shared or sent as far as the value may.
     value: PhantomData<&'a mut T>,
 }
@@ -119,8 +134,10 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: a guard exists only while its thread holds the lock.
-        unsafe { self.lock.release() };
+        if !self.is_borrowed {
+            // SAFETY: a guard exists only while its thread holds the lock, and this one has taken it.
+            unsafe { self.lock.release() };
+        }
     }
 }
 

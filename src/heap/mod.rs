@@ -65,10 +65,8 @@ pub use stats::{HeapStats, HeldPages};
 /// # Fork and signals
 ///
 /// A child of fork(2) has a usable heap, whatever other threads were doing. What their caches held stays unused in
-/// the child. As with any malloc, a signal handler must neither allocate nor fork; and fork handlers that
-/// were registered before the first allocation (before `main`, by a C library) must not allocate or free: they run
-/// while the heap is locked. A
-/// child that writes to huge pages needs pages of its own; where the pool has none, the kernel kills the child.
+/// the child. Fork handlers of others may allocate, whenever they were registered. As with any malloc, a signal handler
+/// must neither allocate nor fork. A child that writes to huge pages needs pages of its own; where the pool has none, the kernel kills the child.
 ///
 /// # Limits and errors
 ///

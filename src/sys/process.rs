@@ -2,7 +2,7 @@
 
 use std::sync::Once;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use super::check;
 use crate::error::Errno;
@@ -130,6 +130,27 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 #[inline]
 pub fn forks_counted() -> u64 {
     FORKS.load(Relaxed)
+}
+
+/// The thread that is inside fork(2), by its pthread_self(3), which it keeps in the child; 0 for none.
+static FORKER: AtomicUsize = AtomicUsize::new(0);
+
+/// Says that this thread has all that fork handlers take, until [`end_fork`].
+pub fn begin_fork() {
+    // SAFETY: no preconditions.
+    FORKER.store(unsafe { libc::pthread_self() } as usize, Relaxed);
+}
+
+/// Says that this thread is about to give it back, in the parent or in the child.
+pub fn end_fork() {
+    FORKER.store(0, Relaxed);
+}
+
+/// Whether this thread is between [`begin_fork`] and [`end_fork`]. What others store in the meantime is never this
+/// thread's, so no order is needed.
+pub fn is_forking() -> bool {
+    // SAFETY: no preconditions.
+    FORKER.load(Relaxed) == unsafe { libc::pthread_self() } as usize
 }
 
 /// Writes `message` to standard error and aborts: for a broken invariant below the heap, where a panic would

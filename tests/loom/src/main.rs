@@ -46,6 +46,11 @@ mod sys {
             });
         }
 
+        /// Nothing allocates in fork handlers here.
+        pub fn is_forking() -> bool {
+            false
+        }
+
         /// The models fork the lock, not the bitmap.
         pub fn forks_counted() -> u64 {
             0
