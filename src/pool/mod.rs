@@ -1,6 +1,6 @@
 //! Pools: objects of one size for packet and storage loops.
 //!
-//! A [`Pool`] is a chunk of an [`Arena`](crate::Arena), cut into objects once. Each loop has a [`PoolCache`], from which
+//! A [`Pool`] is a chunk of an [`Arena`], cut into objects once. Each loop has a [`PoolCache`], from which
 //! it gets and puts single objects and bursts without locks or atomics; caches exchange half their contents with the
 //! pool when they run out or over. A [`PoolBox`] goes home by itself, from any thread, and to
 //! another loop through a [`channel`]; a peer is told the number of an
