@@ -5,7 +5,8 @@
 #     tests/hardening.sh [models] [checks] [forks] [threads] [random] [fuzz] [address] [valgrind]     all without arguments
 #
 # Works without huge pages; with pages reserved it uses them. `fuzz` needs a nightly toolchain, `valgrind` needs
-# valgrind; what is missing is said. SECONDS_EACH is how long each kind of fuzzing takes (60).
+# valgrind; what is missing is said. SECONDS_EACH is how long each kind of fuzzing takes (60), HUGEARENA_FORKS how many
+# forks there are (10000, which take 12 minutes).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,7 +22,7 @@ models() { cargo run --release --manifest-path tests/loom/Cargo.toml; }
 checks() { cargo test --release --features hardened --test hardening --test heap --test global_alloc; }
 
 # Eight threads allocate while one forks.
-forks() { HUGEARENA_FORKS=10000 cargo test --release --test fork; }
+forks() { HUGEARENA_FORKS=${HUGEARENA_FORKS:-10000} cargo test --release --test fork; }
 
 # 100,000 threads that come and go; in debug builds there are fewer.
 threads() { cargo test --release --test memory; }

@@ -30,9 +30,6 @@ SUITES=(
 ROOT=$PWD
 WORK=${SUITES_DIR:-$ROOT/target/suites}
 REGISTRY=${CARGO_HOME:-$HOME/.cargo}/registry/src
-export CARGO_TARGET_DIR=$WORK/target RUSTFLAGS="--cap-lints=warn -A warnings"
-# Hundreds of test binaries are linked; nobody debugs them.
-export CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_TEST_DEBUG=0 CARGO_INCREMENTAL=0
 mkdir -p "$WORK"
 
 fetch() {
@@ -168,6 +165,10 @@ cargo build --quiet --release --example preload --features preload --target-dir 
 cargo build --quiet --release --features cli --bin hugearena --target-dir target || exit 1
 LIBRARY=$ROOT/target/release/examples/libpreload.so
 HUGEARENA=$ROOT/target/release/hugearena
+# After these builds, which other flags would repeat.
+export CARGO_TARGET_DIR=$WORK/target RUSTFLAGS="--cap-lints=warn -A warnings"
+# Hundreds of test binaries are linked; nobody debugs them.
+export CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_TEST_DEBUG=0 CARGO_INCREMENTAL=0
 fetch || { echo "skipped: crates.io cannot be reached" >&2; exit 77; }
 
 STATUS=0
