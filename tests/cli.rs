@@ -306,7 +306,10 @@ fn run_says_why_not() {
     // Any file stands in for the library: the program is not started.
     let lib = executable();
     let refused = |program: &str| {
-        Command::new(executable()).args(["run", "--lib"]).arg(&lib).args(["--", program]).output().unwrap()
+        let mut command = Command::new(executable());
+        // A directory that this user may not search would make it 126, as for env(1).
+        command.args(["run", "--lib"]).arg(&lib).args(["--", program]).env("PATH", "/usr/bin:/bin");
+        command.output().unwrap()
     };
     assert_eq!(status(&refused("/nowhere/program"), "/nowhere/program"), Some(127));
     assert_eq!(status(&refused("no-such-program-here"), "no-such-program-here"), Some(127));
