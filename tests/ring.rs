@@ -139,6 +139,8 @@ fn peer_process(arena: &Arena, offset: usize, len: usize, peer: impl FnOnce(NonN
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
+        // SAFETY: no preconditions. A peer whose other side has found something wrong would wait for ever.
+        unsafe { libc::alarm(120) };
         let body = std::panic::AssertUnwindSafe(|| {
             let view = Arc::new(View::receive(&theirs).unwrap());
             peer(view.get(offset, len).unwrap(), view.clone());
