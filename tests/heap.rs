@@ -5,12 +5,15 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 
 use hugearena::{FirstTouch, HugeAlloc};
 use proptest::prelude::*;
 
 static HEAP: HugeAlloc = HugeAlloc::new();
+
+/// Who trims gets what all have freed, so tests that do take turns.
+static TRIMMING: Mutex<()> = Mutex::new(());
 
 /// A live block: its layout and the byte it is filled with.
 #[derive(Clone, Copy)]
@@ -148,6 +151,7 @@ proptest! {
                 Step::Free(at) => shadow.free(at),
                 Step::Realloc { at, size } => shadow.realloc(at, size),
                 Step::Trim => {
+                    let _trimming = TRIMMING.lock().unwrap();
                     HEAP.trim();
                 }
             }
@@ -169,6 +173,7 @@ fn every_small_size_at_every_alignment() {
 
 #[test]
 fn alignments_up_to_a_gibibyte() {
+    let _trimming = TRIMMING.lock().unwrap();
     let mut shadow = Shadow::default();
     for align_log2 in 13..=30 {
         for size in [1, 100, 8192, 300_000, 3 << 20] {
@@ -225,6 +230,7 @@ fn realloc_across_every_border_keeps_the_bytes() {
 
 #[test]
 fn a_growing_block_stays_where_it_is() {
+    let _trimming = TRIMMING.lock().unwrap();
     let mut moves = 0;
     let mut size = 64 << 10;
     // SAFETY: one live block, resized and freed with its layout of the moment.
@@ -250,6 +256,7 @@ fn a_growing_block_stays_where_it_is() {
 
 #[test]
 fn shrinking_gives_the_tail_back() {
+    let _trimming = TRIMMING.lock().unwrap();
     // SAFETY: one live block, resized and freed with its layout of the moment.
     unsafe {
         let block = HEAP.alloc(layout(256 << 20, 8));
