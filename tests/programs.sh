@@ -116,7 +116,7 @@ inside() {
 # The same for a program that has ended, from what it said at exit.
 told() {
     local line
-    line=$(grep -h -o '[0-9.]* MiB on 2 MiB pages' "$1" | sort -rn | head -1)
+    line=$(grep -h -o '[0-9.]* MiB on 2M pages' "$1" | sort -rn | head -1)
     echo "huge pages: ${line%% *} MiB"
     [ -n "$line" ] || fail "no statistics in $1" || return 1
     if ((POOL_FREE >= 256)) && [ "${line%% *}" = 0.0 ]; then fail "no huge pages"; fi
