@@ -55,6 +55,8 @@ copy() {
     # Benches that are declared and not there any more.
     awk '/^\[\[bench\]\]/ { skip = 1; next } /^\[/ { skip = 0 } !skip' "$to/Cargo.toml" >"$to/Cargo.new"
     mv "$to/Cargo.new" "$to/Cargo.toml"
+    # What its tests depend on may depend on it: on this copy then, as in its own repository.
+    printf '\n[patch.crates-io.%s]\npath = "."\n' "$1" >>"$to/Cargo.toml"
 }
 
 # HugeAlloc in every test binary that brings no global allocator of its own.
