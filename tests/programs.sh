@@ -255,10 +255,13 @@ nginx() {
         fetch $url/$file "$WORK/got" && cmp "$WORK/got" "$WORK/www/$file" || fail "$file differs" || return 1
         fetch $url/$file "$WORK/got" gzip && cmp "$WORK/got" "$WORK/www/$file" || fail "$file, gzip, differs" || return 1
     done
-    # Workers that are replaced while requests run.
+    # Workers that are replaced while requests run. They close connections that are kept alive, on any malloc, so that
+    # ab sees resets (-r); no worker may end by a signal, and the new ones answer as the old did.
     kill -HUP "$SERVER"
-    ab -q -k -n "$requests" -c 50 $url/small >"$WORK/ab.out" 2>&1 || fail "after a reload" || return 1
+    ab -q -k -r -n "$requests" -c 50 $url/small >"$WORK/ab.out" 2>&1 || fail "after a reload" || return 1
     sleep 1
+    ! grep 'exited on signal' "$WORK/nginx/error.log" || fail "a worker died" || return 1
+    fetch $url/large "$WORK/got" gzip && cmp "$WORK/got" "$WORK/www/large" || fail "large differs after a reload" || return 1
     for worker in "$SERVER" $(cat "/proc/$SERVER/task/$SERVER/children"); do inside "$worker" || return 1; done
     stop
 }
