@@ -73,7 +73,7 @@ pub(crate) fn note_alloc(block: *mut u8) -> *mut u8 {
 pub(crate) unsafe fn check_free(block: *mut u8, layout: Layout) {
     if CHECKED {
         // SAFETY: the caller's contract; a block in use with this layout is at least that long.
-        unsafe { end_live(block, Some(layout), layout.size()) };
+        unsafe { end_live(block, Some(layout), || layout.size()) };
     }
 }
 
@@ -86,9 +86,8 @@ pub(crate) unsafe fn check_free(block: *mut u8, layout: Layout) {
 #[inline(always)]
 pub(crate) unsafe fn check_free_unsized(block: *mut u8, usable: impl FnOnce() -> usize) {
     if CHECKED {
-        live_bit(block, None);
-        // SAFETY: the caller's contract; a block in use starts here.
-        unsafe { end_live(block, None, usable()) };
+        // SAFETY: the caller's contract; a block in use has what it can use.
+        unsafe { end_live(block, None, usable) };
     }
 }
 
@@ -110,9 +109,11 @@ pub(crate) fn check_live(block: *mut u8, layout: Layout) {
 
 /// # Safety
 ///
-/// The caller gave `block` up; if it is in use, with `layout` if that is known, it is at least `bytes` long.
-unsafe fn end_live(block: *mut u8, layout: Option<Layout>, bytes: usize) {
+/// The caller gave `block` up; if it is in use, with `layout` if that is known, it is at least `bytes` long, which is
+/// asked only then.
+unsafe fn end_live(block: *mut u8, layout: Option<Layout>, bytes: impl FnOnce() -> usize) {
     let (word, bit) = live_bit(block, layout);
+    let bytes = bytes();
     if word.fetch_and(!bit, Relaxed) & bit == 0 {
         abort("another thread freed it at the same time", block);
     }
