@@ -16,8 +16,8 @@ pub mod pool;
 
 use std::io::Write;
 
-use hugearena::PageSize;
 use hugearena::supply::Supply;
+use hugearena::{Arena, Chunk, FirstTouch, PageSize};
 
 pub use child::{Child, fork, without_system_calls};
 pub use pool::PoolUnchanged;
@@ -96,6 +96,14 @@ pub fn is_zero(bytes: &[u8]) -> bool {
 pub fn is_filled(bytes: &[u8], fill: u8) -> bool {
     let pattern = [fill; 4096];
     bytes.chunks(pattern.len()).all(|part| part == &pattern[..part.len()])
+}
+
+/// Claims every page that counts as clean, a chunk each; none of them is cleared for it.
+pub fn claim_clean(arena: &Arena) -> Vec<Chunk> {
+    let (clean, before) = (arena.stats().clean, arena.stats().cleared_bytes);
+    let chunks = (0..clean).map(|_| arena.claim_zeroed(1, FirstTouch::unknown()).unwrap()).collect();
+    assert_eq!(arena.stats().cleared_bytes, before, "zeroed pages go first");
+    chunks
 }
 
 /// Open descriptors of this process.
