@@ -225,7 +225,7 @@ impl Arena {
     }
 
     /// Takes the error of the last claim, or step in the background, that could not populate its pages; none for eager
-    /// arenas.
+    /// arenas, but in a child of fork(2) that cannot have copies of its own.
     pub fn last_error(&self) -> Option<Error> {
         // In a child of fork(2) another thread of the parent may hold it, for ever.
         self.inner.last_error.try_lock_for(A_MOMENT)?.take()
