@@ -16,11 +16,19 @@ use hugearena::backing::BackingKind;
 use hugearena::{Arena, HugeAlloc, PageSize};
 use proptest::prelude::*;
 
+use support::pool::PoolLock;
 use support::{for_each_page_size, fork};
 
 fn open(size: PageSize, pages: usize) -> Arena {
     let builder = Arena::builder().page_size(size).capacity(pages * size.bytes());
     builder.backing(BackingKind::Anonymous).strict().open().unwrap()
+}
+
+/// Runs what uses the heap, which takes pages as it needs them: never while another test watches the pools. A thread
+/// that has been joined has given back what its cache held.
+fn on_the_heap(run: impl FnOnce() + Send) {
+    let _lock = PoolLock::take();
+    std::thread::scope(|scope| scope.spawn(run).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
 fn on_base_pages(pages: usize) -> ArenaAlloc {
@@ -162,24 +170,26 @@ fn a_child_has_the_collections_and_waits_for_nobody() {
 
 #[test]
 fn the_heap_takes_collections() {
-    let mut vector = AVec::new_in(HugeAlloc::new());
-    vector.extend(0..100_000u32);
-    vector.shrink_to(10);
-    assert!(vector.iter().zip(0..).all(|(number, expected)| *number == expected));
-    let mut map = HashMap::new_in(HugeAlloc::new());
-    map.extend((0..1000).map(|number| (number, number.to_string())));
-    assert_eq!(map[&77], "77");
-    let heap = HugeAlloc::new();
-    let (small, wide) = (Layout::new::<u8>(), Layout::from_size_align(64, 4096).unwrap());
-    let block = heap.allocate_zeroed(small).unwrap();
-    // SAFETY: allocated above with that layout, and no longer used but by what grows and frees it.
-    unsafe {
-        let grown = heap.grow_zeroed(block.cast(), small, wide).unwrap();
-        assert!(grown.cast::<u8>().addr().get().is_multiple_of(4096) && support::is_zero(grown.as_ref()));
-        heap.deallocate(grown.cast(), wide);
-        let none = Layout::from_size_align(0, 8).unwrap();
-        heap.deallocate(heap.allocate(none).unwrap().cast(), none);
-    }
+    on_the_heap(|| {
+        let mut vector = AVec::new_in(HugeAlloc::new());
+        vector.extend(0..100_000u32);
+        vector.shrink_to(10);
+        assert!(vector.iter().zip(0..).all(|(number, expected)| *number == expected));
+        let mut map = HashMap::new_in(HugeAlloc::new());
+        map.extend((0..1000).map(|number| (number, number.to_string())));
+        assert_eq!(map[&77], "77");
+        let heap = HugeAlloc::new();
+        let (small, wide) = (Layout::new::<u8>(), Layout::from_size_align(64, 4096).unwrap());
+        let block = heap.allocate_zeroed(small).unwrap();
+        // SAFETY: allocated above with that layout, and no longer used but by what grows and frees it.
+        unsafe {
+            let grown = heap.grow_zeroed(block.cast(), small, wide).unwrap();
+            assert!(grown.cast::<u8>().addr().get().is_multiple_of(4096) && support::is_zero(grown.as_ref()));
+            heap.deallocate(grown.cast(), wide);
+            let none = Layout::from_size_align(0, 8).unwrap();
+            heap.deallocate(heap.allocate(none).unwrap().cast(), none);
+        }
+    });
 }
 
 /// What is done to a collection.
@@ -242,7 +252,7 @@ proptest! {
         let arena = alloc.arena().clone();
         agree(alloc, &steps);
         prop_assert_eq!(arena.stats().claimed, 0);
-        agree(HugeAlloc::new(), &steps);
+        on_the_heap(|| agree(HugeAlloc::new(), &steps));
     }
 
     /// Blocks never overlap, and keep what is in them, whatever comes and goes around them.
