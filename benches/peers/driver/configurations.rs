@@ -23,14 +23,17 @@ pub enum Family {
     Jemalloc,
     Snmalloc,
     Rusty,
+    /// No allocator: what memory itself takes. Nobody's peer.
+    Bare,
 }
 
+/// Those that are compared.
 pub const FAMILIES: [Family; 6] =
     [Family::HugeAlloc, Family::Libc, Family::Mimalloc, Family::Jemalloc, Family::Snmalloc, Family::Rusty];
 
 impl Family {
     pub fn name(self) -> &'static str {
-        ["HugeAlloc", "libc", "mimalloc", "jemalloc", "snmalloc", "rusty_alloc"][self as usize]
+        ["HugeAlloc", "libc", "mimalloc", "jemalloc", "snmalloc", "rusty_alloc", "bare"][self as usize]
     }
 
     /// Where its binary is.
@@ -42,6 +45,7 @@ impl Family {
             env!("CARGO_BIN_EXE_peer-jemalloc"),
             env!("CARGO_BIN_EXE_peer-snmalloc"),
             env!("CARGO_BIN_EXE_peer-rusty"),
+            env!("CARGO_BIN_EXE_peer-bare"),
         ][self as usize];
         Path::new(path).to_owned()
     }
@@ -50,7 +54,7 @@ impl Family {
     pub fn packages(self) -> &'static [&'static str] {
         match self {
             Family::HugeAlloc => &["hugearena"],
-            Family::Libc => &[],
+            Family::Libc | Family::Bare => &[],
             Family::Mimalloc => &["mimalloc", "libmimalloc-sys"],
             Family::Jemalloc => &["tikv-jemallocator", "tikv-jemalloc-sys"],
             Family::Snmalloc => &["snmalloc-rs", "snmalloc-sys"],
@@ -83,13 +87,19 @@ pub const ALL: [Configuration; 10] = [
     new("rusty_alloc", Family::Rusty, &[], true),
 ];
 
+/// What memory itself takes, for the workloads in which an allocator has little to do.
+pub const BARE: [Configuration; 2] = [
+    new("bare 2M", Family::Bare, &[("BARE_PAGE", "2M")], false),
+    new("bare 1G", Family::Bare, &[("BARE_PAGE", "1G")], false),
+];
+
 /// Variables that would change what a peer does: removed, whoever set them.
 pub const FOREIGN_VARIABLES: [&str; 5] =
     ["GLIBC_TUNABLES", "MIMALLOC_ALLOW_LARGE_OS_PAGES", "_RJEM_MALLOC_CONF", "MALLOC_CONF", "LD_PRELOAD"];
 
 /// Names the binaries that are not there.
 pub fn missing() -> Vec<String> {
-    let binaries = FAMILIES.iter().map(|family| (family, family.binary()));
+    let binaries = FAMILIES.iter().chain([&Family::Bare]).map(|family| (family, family.binary()));
     binaries
         .filter(|(_, path)| !path.is_file())
         .map(|(family, path)| format!("{family:?}: {}", path.display()))

@@ -1,5 +1,7 @@
 //! The figures that HugeAlloc is held to, each met or not.
 
+use std::fmt::Write as _;
+
 use crate::instructions::{self, Row};
 use crate::results::{CLOCKS, Clock, LIBC, OURS, Results};
 
@@ -88,8 +90,13 @@ fn speed_figure(results: &Results, workload: usize, against: &Against, wanted: f
         Against::Libc => name.to_owned(),
         Against::Best => format!("the best peer ({name})"),
     };
-    let (workload, place) = (results.workloads[workload].name, place(clock));
-    let text = format!("{workload}, {place}: {wanted:.2} x the speed of {who}: {speed:.2}");
+    let (workload_name, place) = (results.workloads[workload].name, place(clock));
+    let mut text = format!("{workload_name}, {place}: {wanted:.2} x the speed of {who}: {speed:.2}");
+    if matches!(against, Against::Best) {
+        for (pages, time) in results.bare(workload, clock) {
+            let _ = write!(text, "; {pages}: {:.2}", results.time(workload, other, clock) / time);
+        }
+    }
     Figure { text, is_met: is_met(speed, wanted) }
 }
 

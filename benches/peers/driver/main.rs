@@ -21,6 +21,9 @@ use std::process::ExitCode;
 use options::Options;
 use results::Results;
 
+/// The workloads that are also run on no allocator.
+const BOUND_BY_MEMORY: [&str; 2] = ["chase", "zeroed"];
+
 fn main() -> ExitCode {
     let measured = Options::parse(std::env::args().skip(1)).and_then(|options| measure(&options));
     match measured {
@@ -81,6 +84,15 @@ fn take_turns(options: &Options, results: &mut Results, workload: usize, round: 
         let what = results.workloads[workload];
         let run = run::run(&results.configurations[peer], what, options.operations(what))?;
         results.add(workload, peer, run)?;
+    }
+    let what = results.workloads[workload];
+    let is_bound_by_memory = BOUND_BY_MEMORY.contains(&what.name) && !options.is_quick;
+    for bare in configurations::BARE.iter().filter(|_| is_bound_by_memory) {
+        match run::run(bare, what, options.operations(what)) {
+            Ok(run) => results.add_bare(workload, bare, &run)?,
+            Err(reason) if round == 0 => println!("note: {reason}: is the pool long enough?"),
+            Err(_) => {}
+        }
     }
     Ok(())
 }

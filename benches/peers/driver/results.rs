@@ -2,7 +2,7 @@
 
 use hugearena_peers::workloads::Workload;
 
-use crate::configurations::{Configuration, Family};
+use crate::configurations::{BARE, Configuration, Family};
 use crate::run::Run;
 
 /// Which clock.
@@ -25,22 +25,36 @@ pub struct Results {
     pub configurations: Vec<Configuration>,
     /// By workload, configuration, round.
     runs: Vec<Vec<Vec<Run>>>,
+    /// Runs without any allocator: workload, pages, nanoseconds by clock.
+    bare: Vec<(usize, &'static str, [f64; 2])>,
 }
 
 impl Results {
     pub fn new(workloads: Vec<&'static Workload>, configurations: Vec<Configuration>) -> Results {
         let runs = workloads.iter().map(|_| configurations.iter().map(|_| Vec::new()).collect()).collect();
-        Results { workloads, configurations, runs }
+        Results { workloads, configurations, runs, bare: Vec::new() }
     }
 
     /// Adds a run; its result has to be what everybody else's is.
     pub fn add(&mut self, workload: usize, configuration: usize, run: Run) -> Result<(), String> {
+        self.compare(workload, self.configurations[configuration].name, &run)?;
+        self.runs[workload][configuration].push(run);
+        Ok(())
+    }
+
+    /// Adds a run without any allocator, to which the same applies.
+    pub fn add_bare(&mut self, workload: usize, configuration: &Configuration, run: &Run) -> Result<(), String> {
+        self.compare(workload, configuration.name, run)?;
+        self.bare.push((workload, configuration.name, [run.inside, run.whole]));
+        Ok(())
+    }
+
+    fn compare(&self, workload: usize, who: &str, run: &Run) -> Result<(), String> {
         let known = self.runs[workload].iter().flatten().next().map_or(run.result, |first| first.result);
         if known != run.result {
-            let (name, peer) = (self.workloads[workload].name, self.configurations[configuration].name);
-            return Err(format!("{name} on {peer}: the result is {}, and was {known} before", run.result));
+            let name = self.workloads[workload].name;
+            return Err(format!("{name} on {who}: the result is {}, and was {known} before", run.result));
         }
-        self.runs[workload][configuration].push(run);
         Ok(())
     }
 
@@ -74,6 +88,16 @@ impl Results {
     pub fn speed(&self, workload: usize, other: usize, clock: Clock) -> f64 {
         let ours = self.times(workload, OURS, clock);
         median(self.times(workload, other, clock).zip(ours).map(|(theirs, ours)| theirs / ours))
+    }
+
+    /// Median nanoseconds without any allocator, by pages.
+    pub fn bare(&self, workload: usize, clock: Clock) -> Vec<(&'static str, f64)> {
+        let times = |name: &str| {
+            let runs = self.bare.iter().filter(move |(which, pages, _)| *which == workload && *pages == name);
+            median(runs.map(|(_, _, times)| times[clock as usize]))
+        };
+        let all = BARE.iter().map(|bare| (bare.name, times(bare.name)));
+        all.filter(|(_, time)| time.is_finite()).collect()
     }
 
     /// All but ours.
