@@ -18,7 +18,7 @@ use hugearena::arena::View;
 use hugearena::ring::{self, Consumer, Kind, Mpmc, Producer, Refused};
 use hugearena::{Arena, Chunk, PageSize};
 
-use support::child::{fork, wait_for};
+use support::child::{SECONDS, fork, wait_for};
 use support::without_system_calls;
 
 /// Bursts of changing length, so that they wrap at every place.
@@ -140,7 +140,10 @@ fn peer_process(arena: &Arena, offset: usize, len: usize, peer: impl FnOnce(NonN
     assert!(child >= 0);
     if child == 0 {
         // SAFETY: no preconditions. A peer whose other side has found something wrong would wait for ever.
-        unsafe { libc::alarm(120) };
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            libc::alarm(SECONDS);
+        }
         let body = std::panic::AssertUnwindSafe(|| {
             let view = Arc::new(View::receive(&theirs).unwrap());
             peer(view.get(offset, len).unwrap(), view.clone());
@@ -153,7 +156,7 @@ fn peer_process(arena: &Arena, offset: usize, len: usize, peer: impl FnOnce(NonN
     child
 }
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Calls until it says yes; a peer that has died must not make a test hang.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
