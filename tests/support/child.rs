@@ -9,7 +9,7 @@ use hugearena::PageSize;
 
 use super::cgroup::{self, Cgroup, CgroupSpec};
 use super::machine;
-use super::pool::{Hog, PoolUnchanged};
+use super::pool::{Hog, PoolLock, PoolUnchanged};
 use super::{is_so_within, missing, print_figure, print_skip, skip, skip_size};
 
 const IS_CHILD: &str = "HUGEARENA_TEST_CHILD";
@@ -71,7 +71,8 @@ impl Child {
         self.needs_root()
     }
 
-    /// The parent's heap may take pages meanwhile, so that the pool's counters prove nothing.
+    /// The parent's heap may take pages meanwhile, so that the pool's counters prove nothing. It has the lock of the pool
+    /// all the same: where others leave few pages, children of the child may not find one to copy to.
     pub fn ignoring_pool(mut self) -> Child {
         self.ignores_pool = true;
         self
@@ -92,7 +93,7 @@ impl Child {
     }
 
     fn run_parent(self, test: &str) {
-        let _guard = (!self.ignores_pool).then(PoolUnchanged::begin);
+        let _guard = if self.ignores_pool { Err(PoolLock::take()) } else { Ok(PoolUnchanged::begin()) };
         if self.needs_root && !machine::is_root() {
             return skip(test, "needs root");
         }
