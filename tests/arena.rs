@@ -505,23 +505,25 @@ fn core_dumps_and_children_leave_out_shared_memory_only() {
     });
 }
 
+/// In a process of its own: other tests open files and start threads meanwhile.
 #[test]
 fn nothing_is_left_behind_by_arenas_that_come_and_go() {
-    for_each_page_size(2, |size, pages| {
-        let names =
-            |text: &str| text.lines().filter(|line| line.contains("hugearena") || line.contains("huge")).count();
-        let before = (support::descriptors(), names(&support::mappings()));
-        let address_space = support::machine::address_space_in_use();
-        for kind in KINDS.iter().cycle().take(if size >= PageSize::HUGE_1G { 2 } else { 40 }) {
-            let arena = builder(size, pages).backing(kind.clone()).populate(Populate::Lazy).open().unwrap();
-            let chunk = arena.claim(1);
-            drop(arena);
-            drop(chunk);
-        }
-        assert_eq!((support::descriptors(), names(&support::mappings())), before);
-        let grown = support::machine::address_space_in_use().saturating_sub(address_space);
-        assert!(grown < (10 * pages * size.bytes()).max(1 << 20) as u64, "{grown} bytes of address space are lost");
-    });
+    Child::new().run(|| for_each_page_size(2, check_that_nothing_is_left));
+}
+
+fn check_that_nothing_is_left(size: PageSize, pages: usize) {
+    let names = |text: &str| text.lines().filter(|line| line.contains("hugearena") || line.contains("huge")).count();
+    let before = (support::descriptors(), names(&support::mappings()));
+    let address_space = support::machine::address_space_in_use();
+    for kind in KINDS.iter().cycle().take(if size >= PageSize::HUGE_1G { 2 } else { 40 }) {
+        let arena = builder(size, pages).backing(kind.clone()).populate(Populate::Lazy).open().unwrap();
+        let chunk = arena.claim(1);
+        drop(arena);
+        drop(chunk);
+    }
+    assert_eq!((support::descriptors(), names(&support::mappings())), before);
+    let grown = support::machine::address_space_in_use().saturating_sub(address_space);
+    assert!(grown < (10 * pages * size.bytes()).max(1 << 20) as u64, "{grown} bytes of address space are lost");
 }
 
 #[test]

@@ -272,6 +272,8 @@ fn run_on_heap(options: &str, script: &str) -> Output {
 
 #[test]
 fn run_becomes_the_program() {
+    // Programs on the heap take pages.
+    let _lock = PoolLock::take();
     if preload_library().is_none() {
         return skip("hugearena run", "libpreload.so is not built: cargo build --example preload --features preload");
     }

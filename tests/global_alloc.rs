@@ -10,20 +10,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::mpsc;
 
 use hugearena::supply::Supply;
 use hugearena::{HugeAlloc, PageSize};
 
+use support::pool::PoolLock;
 use support::{Child, is_filled, is_zero};
 
 #[global_allocator]
 static GLOBAL: HugeAlloc = HugeAlloc::new();
 
-/// The tests look at how much the one heap of the process holds, so they run one at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// The tests look at how much the one heap of the process holds, so they run one at a time; and not while those of other
+/// programs leave few pages in the pool, which children of fork need.
+fn alone() -> PoolLock {
+    PoolLock::take()
 }
 
 /// Runs `test` a first time, which may grow the heap, and then checks that it does not grow by more than

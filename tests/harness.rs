@@ -5,6 +5,7 @@
 mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use hugearena::backing::BackingKind;
 use hugearena::{Arena, PageSize};
@@ -46,7 +47,7 @@ fn pages_that_are_lost_are_noticed() {
     Child::new().needs_pages(PageSize::HUGE_2M, TRIES).run(|| {
         let builder = Arena::builder().capacity(2 << 20).backing(BackingKind::Anonymous).strict();
         let lose = || {
-            let _guard = PoolUnchanged::begin();
+            let _guard = PoolUnchanged::begin_with(Duration::from_secs(1));
             std::mem::forget(builder.clone().open().unwrap());
         };
         // The guard says nothing when another process changed the pool in the same second.

@@ -2,14 +2,19 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use hugearena::memops::{self, FirstTouch};
 
-/// Clears and copies by `memops`, and counts the requests that arrive while it does.
+/// Clears and copies by `memops`, and counts the requests that arrive from the same thread while it does.
 struct Clearing;
 
-static DEPTH: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    /// The harness's own thread may allocate at any time. Without a destructor: nothing here allocates.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
 static NESTED: AtomicUsize = AtomicUsize::new(0);
 static LARGE: AtomicUsize = AtomicUsize::new(0);
 
@@ -19,7 +24,7 @@ const LEN: usize = 64 << 20;
 // SAFETY: the system's allocator serves every request; a new block is exclusively ours while it is written.
 unsafe impl GlobalAlloc for Clearing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        NESTED.fetch_add(DEPTH.load(SeqCst), SeqCst);
+        NESTED.fetch_add(DEPTH.get(), SeqCst);
         // SAFETY: the caller's contract.
         unsafe { System.alloc(layout) }
     }
@@ -34,11 +39,11 @@ unsafe impl GlobalAlloc for Clearing {
             }
             LARGE.fetch_add(1, SeqCst);
             block.write_bytes(0xA5, layout.size());
-            DEPTH.fetch_add(1, SeqCst);
+            DEPTH.set(DEPTH.get() + 1);
             memops::clear(block, layout.size(), FirstTouch::unknown());
             let half = layout.size() / 2;
             memops::copy(block.add(half), block, half, FirstTouch::whole());
-            DEPTH.fetch_sub(1, SeqCst);
+            DEPTH.set(DEPTH.get() - 1);
             block
         }
     }

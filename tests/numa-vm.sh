@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-SECONDS_AT_MOST=400
+SECONDS_AT_MOST=1800
 PACKAGES=(qemu-system-x86 busybox-static cpio)
 CACHE=${CARGO_TARGET_DIR:-target}/numa-vm
 
@@ -21,14 +21,14 @@ kernel() {
     if ! compgen -G "$CACHE/kernel/boot/vmlinuz-*" >/dev/null; then
         local package
         package=$(apt-cache depends linux-image-amd64 | awk '/Depends:/ {print $2; exit}')
-        (cd "$CACHE" && apt-get download "$package" >&2 && dpkg-deb -x "$package"_*.deb kernel)
+        (cd "$CACHE" && apt-get -o Acquire::Retries=5 download "$package" >&2 && dpkg-deb -x "$package"_*.deb kernel)
     fi
     compgen -G "$CACHE/kernel/boot/vmlinuz-*" | head -n 1
 }
 
 if [ $# -gt 0 ]; then
-    apt-get update
-    apt-get install -y --no-install-recommends "${PACKAGES[@]}"
+    apt-get -o Acquire::Retries=5 update
+    apt-get -o Acquire::Retries=5 install -y --no-install-recommends "${PACKAGES[@]}"
     kernel
 fi
 if [ "${1:-}" = fetch ]; then

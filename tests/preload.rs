@@ -14,6 +14,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{EINVAL, ENOMEM};
+use support::child::SECONDS;
 use support::{fork, is_filled, skip};
 
 unsafe extern "C" {
@@ -48,7 +49,7 @@ fn preloaded_with(name: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         assert!(maps.contains("libpreload.so"), "not preloaded");
         // SAFETY: no preconditions; ends a process that hangs.
-        unsafe { libc::alarm(100) };
+        unsafe { libc::alarm(SECONDS) };
         return body();
     }
     let Some(library) = library() else {

@@ -26,7 +26,7 @@ use hugearena::error::{LimitKind, Operation};
 use hugearena::supply::Supply;
 use hugearena::{Arena, ArenaBuilder, Chunk, FirstTouch, PageSize, Populate};
 
-use support::{Child, for_each_page_size, fork, is_filled, is_zero};
+use support::{Child, for_each_page_size, fork, is_filled, is_zero, resident_bytes};
 
 const KINDS: [BackingKind; 2] = [BackingKind::Memfd, BackingKind::Anonymous];
 const HUGE: usize = 2 << 20;
@@ -254,7 +254,7 @@ fn where_smaller_pages_stand_in_they_come_and_go_as_well() {
             let mut held = arena.claim(2).unwrap();
             assert_eq!(held.as_ptr().align_offset(HUGE), 0);
             mark(&mut held, 5);
-            // The program's own pages, and what the kernel counts in batches, are less than one huge page.
+            // The program's own pages are less than one huge page.
             let empty = resident_bytes();
             arena.grow(6).unwrap();
             assert!(resident_bytes() >= empty + 5 * HUGE, "{kind}: populated, {}", arena.stats());
@@ -269,11 +269,6 @@ fn where_smaller_pages_stand_in_they_come_and_go_as_well() {
             assert!(is_zero(bytes_of(&mut arena.claim_zeroed(1, FirstTouch::unknown()).unwrap())));
         }
     });
-}
-
-fn resident_bytes() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PageSize::base().bytes()
 }
 
 #[test]

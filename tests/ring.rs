@@ -18,7 +18,7 @@ use hugearena::arena::View;
 use hugearena::ring::{self, Consumer, Kind, Mpmc, Producer, Refused};
 use hugearena::{Arena, Chunk, PageSize};
 
-use support::child::{fork, wait_for};
+use support::child::{SECONDS, fork, wait_for};
 use support::without_system_calls;
 
 /// Bursts of changing length, so that they wrap at every place.
@@ -34,7 +34,7 @@ fn threads_get_everything_in_order() {
         scope.spawn(move || {
             let items: Vec<u32> = (0..COUNT).collect();
             let mut done = 0;
-            for length in lengths() {
+            for (turn, length) in lengths().enumerate() {
                 let burst = &items[done..(done + length).min(items.len())];
                 done += if length % 2 == 0 {
                     producer.enqueue_burst(burst)
@@ -44,12 +44,12 @@ fn threads_get_everything_in_order() {
                 if done == items.len() {
                     break;
                 }
-                thread::yield_now();
+                pause(turn);
             }
         });
         let mut next = 0;
         let mut into = [0; 40];
-        for length in lengths() {
+        for (turn, length) in lengths().enumerate() {
             let count = consumer.dequeue_burst(&mut into[..length]);
             for item in &into[..count] {
                 assert_eq!(*item, next);
@@ -58,7 +58,7 @@ fn threads_get_everything_in_order() {
             if next == COUNT {
                 break;
             }
-            thread::yield_now();
+            pause(turn);
         }
         assert!(consumer.is_empty());
     });
@@ -76,14 +76,14 @@ fn many_threads_lose_nothing_and_get_nothing_twice() {
             scope.spawn(move || {
                 let items: Vec<u64> = (0..COUNT).map(|number| producer << 32 | number).collect();
                 let mut done = 0;
-                for length in lengths() {
+                for (turn, length) in lengths().enumerate() {
                     let burst = &items[done..(done + length).min(items.len())];
                     // Stalled: the holder is off its CPU. Nothing was put in.
                     done += ring.enqueue_burst(burst).unwrap_or(0);
                     if done == items.len() {
                         break;
                     }
-                    thread::yield_now();
+                    pause(turn);
                 }
             });
         }
@@ -92,13 +92,13 @@ fn many_threads_lose_nothing_and_get_nothing_twice() {
                 scope.spawn(|| {
                     let mut seen = Vec::new();
                     let mut into = [0; 40];
-                    for length in lengths() {
+                    for (turn, length) in lengths().enumerate() {
                         let count = ring.dequeue_burst(&mut into[..length]).unwrap_or(0);
                         seen.extend_from_slice(&into[..count]);
                         if left.fetch_sub(count as u64, Relaxed) == count as u64 || left.load(Relaxed) == 0 {
                             break;
                         }
-                        thread::yield_now();
+                        pause(turn);
                     }
                     seen
                 })
@@ -140,7 +140,10 @@ fn peer_process(arena: &Arena, offset: usize, len: usize, peer: impl FnOnce(NonN
     assert!(child >= 0);
     if child == 0 {
         // SAFETY: no preconditions. A peer whose other side has found something wrong would wait for ever.
-        unsafe { libc::alarm(120) };
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            libc::alarm(SECONDS);
+        }
         let body = std::panic::AssertUnwindSafe(|| {
             let view = Arc::new(View::receive(&theirs).unwrap());
             peer(view.get(offset, len).unwrap(), view.clone());
@@ -153,15 +156,23 @@ fn peer_process(arena: &Arena, offset: usize, len: usize, peer: impl FnOnce(NonN
     child
 }
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Calls until it says yes; a peer that has died must not make a test hang.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
-    while !done() {
+    for turn in 0.. {
+        if done() {
+            return;
+        }
         assert!(start.elapsed() < PATIENCE, "{what}");
-        thread::yield_now();
+        pause(turn);
     }
+}
+
+/// Between two turns. Who leaves the CPU after each of them waits that often for a busy machine to give it back.
+fn pause(turn: usize) {
+    if turn % 64 == 63 { thread::yield_now() } else { std::hint::spin_loop() }
 }
 
 #[test]

@@ -17,6 +17,7 @@ use hugearena::error::Operation;
 use hugearena::{Arena, PageSize, Populate};
 
 use support::machine::{Mounted, TempDir};
+use support::pool::PoolLock;
 use support::{Child, PoolUnchanged, descriptors, for_each_page_size, fork, is_filled, vm_flags};
 
 fn open(size: PageSize, pages: usize) -> Arena {
@@ -260,6 +261,8 @@ fn a_peer_of_a_named_arena_does_not_own_it() {
 
 #[test]
 fn anonymous_memory_and_closed_sockets_are_errors() {
+    // A child that another test forks has copies of the sockets, which are not closed then.
+    let _lock = PoolLock::take();
     let private = Arena::builder().page_size(PageSize::base()).capacity(4096).backing(BackingKind::Anonymous);
     let (ours, theirs) = pair();
     for result in [private.clone().open().unwrap().share(&ours), private.open().unwrap().share_read_only(&ours)] {

@@ -136,7 +136,7 @@ impl Drop for Echo {
     /// The kernel may read frames until it says that they are sent: wait for that. If it never does, those frames are
     /// nobody's for good, and keep the pool's memory. What it may write to is over when the socket is closed.
     fn drop(&mut self) {
-        for _ in 0..1000 {
+        for _ in 0..30_000 {
             if self.frames.sending() == 0 {
                 return;
             }

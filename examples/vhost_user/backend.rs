@@ -21,7 +21,7 @@ pub const INSTALL: &str = "apt-get install -y --no-install-recommends dpdk-dev";
 /// MiB that it has for packets and for itself.
 const MIB: u64 = 64;
 /// It takes a second or so to start or to end, more on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running `dpdk-testpmd`. Ended when dropped; it also ends by itself when this process does, because its standard
 /// input ends.

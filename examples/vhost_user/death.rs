@@ -18,7 +18,7 @@ use crate::traffic::{Ended, Traffic};
 /// What a front end prints when it is connected.
 pub const CONNECTED: &str = "connected";
 /// A back end notices a closed socket within milliseconds; other users of the pool may take longer to settle.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What was seen before the front end started, while it ran, and after it was killed.
 #[derive(Clone, Copy, Debug)]

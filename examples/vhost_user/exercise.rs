@@ -15,7 +15,7 @@ use crate::traffic::{Ended, Tally, Traffic, page_faults};
 /// Packets of each connection before page faults count: code and stack come in, and the back end's page tables.
 const WARM_UP: u64 = 2048;
 /// A back end may take so long to listen.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Where packets go.
 pub enum Peer<'a> {

@@ -27,7 +27,7 @@ pub const BOTH: [Direction; 2] = [Direction::FromDevice, Direction::ToDevice];
 /// `VIRTIO_F_VERSION_1`.
 const VERSION_1: u64 = 1 << 32;
 /// A back end that answers nothing for so long is given up.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

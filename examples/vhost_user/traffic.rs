@@ -17,7 +17,7 @@ const BURST: usize = 32;
 const LOOKS: u32 = 256;
 /// How long a wait is, and how many without any news mean that a back end has lost what is out.
 const WAIT: Duration = Duration::from_millis(100);
-const WAITS: u32 = 100;
+const WAITS: u32 = 600;
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -179,10 +179,16 @@ impl Record {
 /// `/proc/sys/kernel/random/boot_id`, another one after every boot. Read once: no process outlives it.
 pub(super) fn boot_id() -> Option<[u8; 16]> {
     static ID: OnceLock<Option<[u8; 16]>> = OnceLock::new();
-    *ID.get_or_init(|| {
+    let read = || {
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let digits: String = text.trim().split('-').collect();
         Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
+    };
+    // Not `get_or_init`: a child of fork(2) would wait for ever for the thread of its parent that was reading.
+    ID.get().copied().unwrap_or_else(|| {
+        let id = read();
+        let _ = ID.set(id);
+        id
     })
 }
 

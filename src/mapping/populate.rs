@@ -237,6 +237,9 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     const PAGE: usize = 2 << 20;
+    /// What a step takes that others are to be stopped between: so long that to the end of all they would take seconds,
+    /// in which every thread gets to run.
+    const LONG: std::time::Duration = std::time::Duration::from_millis(200);
 
     fn crew<'a>(workers: usize, watch: Option<&'a Watch<'a>>) -> Crew<'a> {
         Crew { workers, cpus: None, watch }
@@ -290,7 +293,7 @@ mod tests {
             let (done, watch) = (AtomicUsize::new(0), |_| ControlFlow::Break(()));
             let step = |range: Range<usize>| {
                 done.fetch_add(range.len(), Relaxed);
-                thread::sleep(std::time::Duration::from_millis(1));
+                thread::sleep(LONG);
                 Ok(())
             };
             let result = run(4096 * PAGE, PAGE, &crew(workers, Some(&watch)), &step);
@@ -316,7 +319,7 @@ mod tests {
                     return Err(sys::EFAULT);
                 }
                 after.fetch_add(range.len(), Relaxed);
-                thread::sleep(std::time::Duration::from_millis(1));
+                thread::sleep(LONG);
                 Ok(())
             };
             assert_eq!(run(4096 * PAGE, PAGE, &crew(workers, None), &step), Err(sys::EFAULT));

@@ -1,8 +1,7 @@
 //! Calls about this process and its threads: limits, waiting, thread exit, fork.
 
-use std::sync::Once;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 use super::check;
 use crate::error::Errno;
@@ -112,15 +111,18 @@ pub unsafe fn at_fork(
 /// How often this process's memory has been copied by fork(2) since the first call: a number that a child has
 /// not in common with its parent. Unlike a process id it is never reused, in no pid namespace.
 pub fn forks() -> u64 {
-    static REGISTER: Once = Once::new();
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     unsafe extern "C" fn nothing() {}
     unsafe extern "C" fn count() {
         FORKS.fetch_add(1, Relaxed);
     }
-    REGISTER.call_once(|| {
+    // Not a `Once`: a child would wait for ever for the thread of its parent that was registering. Threads that come
+    // here at the same time register twice, and from then on a fork counts as two, which is another number as well.
+    if !IS_REGISTERED.load(Acquire) {
         // SAFETY: the handlers touch an atomic. Without memory for them, forks go unnoticed.
         let _ = unsafe { at_fork(nothing, nothing, count) };
-    });
+        IS_REGISTERED.store(true, Release);
+    }
     FORKS.load(Relaxed)
 }
 

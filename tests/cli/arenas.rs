@@ -126,17 +126,18 @@ fn looking_never_keeps_an_owner_out() {
         let done = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             let looker = scope.spawn(|| {
-                let mut looks = 0;
-                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                // At least once, however late this thread gets to run.
+                loop {
                     let found = hugearena::arena::inspect_from(records, "x").unwrap();
                     assert_eq!(found.page_states(), [hugearena::arena::PageState::Clean]);
-                    looks += 1;
+                    if done.load(std::sync::atomic::Ordering::Relaxed) {
+                        return;
+                    }
                 }
-                looks
             });
             (0..200).for_each(|_| drop(ground.open(1)));
             done.store(true, std::sync::atomic::Ordering::Relaxed);
-            assert!(looker.join().unwrap() > 0);
+            looker.join().unwrap();
         });
         expect(&ground.run("remove x"), 0, &[]);
     });
@@ -212,8 +213,10 @@ fn an_interrupted_create_leaves_nothing() {
         // Others use the pool too; the mount is ours.
         let mount = Mounted::hugetlbfs(SIZE, &format!("size={}M", PAGES * 2), 0);
         let ground = Ground { mount, records: TempDir::new() };
-        let mut interrupted = 0;
-        for round in 0..20 {
+        // How many come too late depends on the machine; those that do not are enough at some time.
+        let (mut round, mut interrupted) = (0, 0);
+        while round < 20 || interrupted < 10 {
+            assert!(round < 1000, "{interrupted} of {round} were interrupted");
             let mut command = Command::new(executable());
             command.args(["create", "x", &format!("{}M", PAGES * 2), "--threads", "1", "--record-dir"]);
             command.arg(ground.records.path()).arg("--huge-dir").arg(ground.mount.path());
@@ -221,7 +224,7 @@ fn an_interrupted_create_leaves_nothing() {
             while !is_created(ground.mount.path()) && process.try_wait().unwrap().is_none() {
                 std::thread::sleep(Duration::from_micros(200));
             }
-            std::thread::sleep(Duration::from_millis(round));
+            std::thread::sleep(Duration::from_millis(round % 20));
             signal(&process, [libc::SIGINT, libc::SIGTERM, libc::SIGHUP][round as usize % 3]);
             let status = process.wait().unwrap();
             assert_eq!(status.signal(), None);
@@ -232,7 +235,7 @@ fn an_interrupted_create_leaves_nothing() {
             assert!(ground.is_empty(), "round {round}: {status}");
             let all = PAGES as u64 * SIZE.bytes() as u64;
             assert_eq!(room(ground.mount.path()), all, "round {round}: pages are missing");
+            round += 1;
         }
-        assert!(interrupted > 10, "{interrupted} of 20 were interrupted");
     });
 }

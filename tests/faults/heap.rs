@@ -51,9 +51,11 @@ pub fn check_fallback(huge_pages: u64) {
     assert!(stats.fallbacks > 0, "{stats}");
     assert!(stats.huge_2m_bytes <= huge_pages * HUGE as u64, "{stats}");
     assert_eq!(stats.huge_2m_bytes + stats.transparent_bytes + stats.base_bytes, stats.mapped_bytes);
-    // Where they were asked for the system gives them, or most of them: there is enough ordinary memory.
+    // Where they were asked for the system gives them, as it gives them to anybody at this moment.
     assert!(stats.transparent_obtained_bytes <= stats.transparent_bytes, "{stats}");
-    assert!(stats.transparent_obtained_bytes >= stats.transparent_bytes / 2, "{stats}");
+    if support::gives_transparent_pages() {
+        assert!(stats.transparent_obtained_bytes >= stats.transparent_bytes / 2, "{stats}");
+    }
     assert!(stats.live_bytes >= 62 << 20 && stats.live_bytes <= stats.mapped_bytes, "{stats}");
     let text = stats.to_string();
     assert!(stats.last_fallback.is_some() && text.contains(stats.last_fallback.as_ref().unwrap()), "{text}");

@@ -3,8 +3,8 @@
 use std::alloc::{GlobalAlloc, Layout};
 
 use super::*;
-use crate::support::Child;
 use crate::support::machine::limit_resource;
+use crate::support::{Child, resident_bytes};
 use hugearena::HugeAlloc;
 
 static HEAP: HugeAlloc = HugeAlloc::new();
@@ -23,11 +23,6 @@ fn alloc(heap: &HugeAlloc, size: usize) -> *mut u8 {
 fn free(heap: &HugeAlloc, block: *mut u8, size: usize) {
     // SAFETY: a live block of that layout.
     unsafe { heap.dealloc(block, layout(size)) }
-}
-
-fn resident_bytes() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PageSize::base().bytes()
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn sizes_are_taken_in_their_order_down_to_base_pages() {
         // Its start may lie in what was left of a huge page.
         let end = last.wrapping_add(3 * MIB - 1);
         assert_eq!(kernel_page_kib(end), PageSize::base().bytes() as u64 >> 10);
-        assert!(stats.transparent_obtained_bytes > 0, "{stats}");
+        assert!(stats.transparent_obtained_bytes > 0 || !support::gives_transparent_pages(), "{stats}");
 
         // SAFETY: no preconditions.
         assert_eq!(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) }, 0);

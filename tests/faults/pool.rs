@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 
 use super::*;
-use crate::support::{Child, PoolUnchanged, fork, machine::address_space_in_use};
+use crate::support::{Child, PoolUnchanged, fork, machine::address_space_in_use, resident_bytes};
 use hugearena::Populate;
 use hugearena::supply::Supply;
 
@@ -92,11 +92,6 @@ fn a_lazy_stand_in_is_not_populated_when_opened() {
             assert!(address_space_in_use() > (PAGES * HUGE) as u64);
         }
     });
-}
-
-fn resident_bytes() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PageSize::base().bytes()
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn was_disturbed(seen: &[u8]) -> bool {
 /// Until the pool is as it was made.
 fn await_pool() {
     let is_as_made = || Supply::read().available_pages(PageSize::HUGE_2M) == POOL;
-    let _ = (0..2000).any(|_| is_as_made() || (std::thread::sleep(Duration::from_millis(5)), false).1);
+    let _ = support::is_so_within(Duration::from_secs(30), is_as_made);
 }
 
 /// Where others cannot interfere there is no excuse.

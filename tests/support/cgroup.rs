@@ -3,8 +3,10 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
+
+use super::is_so_within;
 
 /// Version 1, a hierarchy of its own, or version 2, the unified one. The controller can only be in one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +72,10 @@ impl Cgroup {
 
     fn fill(&mut self, spec: &CgroupSpec) -> Result<(), (PathBuf, io::Error)> {
         let mut directory = self.hierarchy.root.clone();
-        for name in [format!("hugearena-test-{}", std::process::id()), "inner".into()] {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Also in one process no two have a name: the last one may not be gone yet.
+        let number = NEXT.fetch_add(1, Relaxed);
+        for name in [format!("hugearena-test-{}-{number}", std::process::id()), "inner".into()] {
             if spec.version == Version::V2 {
                 write(directory.join(CONTROL), "+hugetlb")?;
             }
@@ -92,8 +97,7 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         for group in self.groups.iter().rev() {
             // A process that has ended leaves its group a moment later.
-            let removed = || fs::remove_dir(group).is_ok();
-            let _ = (0..100).any(|_| removed() || (sleep(Duration::from_millis(10)), false).1);
+            let _ = is_so_within(Duration::from_secs(30), || fs::remove_dir(group).is_ok());
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Processes that are killed at a random moment.
 
+use std::io::{Read, Write, pipe};
 use std::time::{Duration, SystemTime};
 
 use super::child;
@@ -15,6 +16,23 @@ pub fn killed_after(time: Duration, body: impl FnOnce()) -> bool {
         body();
         0
     });
+    kill_after(time, process)
+}
+
+/// As [`killed_after`]; the time begins when `body` calls what it is given, however long that takes.
+pub fn killed_after_ready(time: Duration, body: impl FnOnce(&dyn Fn())) -> bool {
+    let (mut heard, told) = pipe().unwrap();
+    let process = child::start(|| {
+        body(&|| (&told).write_all(&[1]).unwrap());
+        0
+    });
+    drop(told);
+    // Nothing to read: it has ended before, and its status says how.
+    let _ = heard.read(&mut [0]);
+    kill_after(time, process)
+}
+
+fn kill_after(time: Duration, process: libc::pid_t) -> bool {
     std::thread::sleep(time);
     // SAFETY: our own child, which nobody has waited for.
     unsafe { libc::kill(process, libc::SIGKILL) };

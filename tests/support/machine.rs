@@ -64,10 +64,16 @@ pub struct TempDir(PathBuf);
 impl TempDir {
     pub fn new() -> TempDir {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("hugearena-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        TempDir(path)
+        loop {
+            let name = format!("hugearena-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+            let path = std::env::temp_dir().join(name);
+            match fs::create_dir(&path) {
+                // Process ids come again: one that was killed has left it.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                made => made.unwrap(),
+            }
+            return TempDir(path);
+        }
     }
 
     pub fn path(&self) -> &Path {

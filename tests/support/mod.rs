@@ -15,6 +15,8 @@ pub mod machine;
 pub mod pool;
 
 use std::io::Write;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use hugearena::supply::Supply;
 use hugearena::{Arena, Chunk, FirstTouch, PageSize};
@@ -87,6 +89,21 @@ fn current_test() -> String {
     std::thread::current().name().unwrap_or("a test").into()
 }
 
+/// Looks until it is so; `false` when it is not within that time, which has to be generous: machines are slow and have
+/// other things to do.
+pub fn is_so_within(patience: Duration, is_so: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        if is_so() {
+            return true;
+        }
+        if start.elapsed() > patience {
+            return false;
+        }
+        sleep(Duration::from_millis(5));
+    }
+}
+
 /// Whether every byte is zero; fast in debug builds as well.
 pub fn is_zero(bytes: &[u8]) -> bool {
     is_filled(bytes, 0)
@@ -104,6 +121,14 @@ pub fn claim_clean(arena: &Arena) -> Vec<Chunk> {
     let chunks = (0..clean).map(|_| arena.claim_zeroed(1, FirstTouch::unknown()).unwrap()).collect();
     assert_eq!(arena.stats().cleared_bytes, before, "zeroed pages go first");
     chunks
+}
+
+/// Bytes of ordinary memory that this process has: by the page tables, not by the counters of /proc/self/statm, to which
+/// every CPU adds when it has a batch.
+pub fn resident_bytes() -> usize {
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() << 10
 }
 
 /// Open descriptors of this process.
@@ -128,6 +153,26 @@ pub fn smaps_of(address: usize) -> Option<String> {
     let mut lines = smaps.lines().skip_while(|line| !(is_header(line) && holds(line) == Some(true)));
     let header = lines.next()?;
     Some(lines.take_while(|line| !is_header(line)).fold(header.to_string(), |text, line| text + "\n" + line))
+}
+
+/// Whether ordinary memory that asks for transparent huge pages is on them, all 32 MiB of it: not where they are turned
+/// off, nor where memory is in pieces.
+pub fn gives_transparent_pages() -> bool {
+    const LEN: usize = 32 << 20;
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, asked and written to inside its bounds, unmapped at the end.
+    unsafe {
+        let start = libc::mmap(std::ptr::null_mut(), LEN, access, kind, -1, 0);
+        assert_ne!(start, libc::MAP_FAILED);
+        libc::madvise(start, LEN, libc::MADV_HUGEPAGE);
+        let first = start.cast::<u8>().align_offset(2 << 20);
+        start.cast::<u8>().add(first).write_bytes(1, LEN - (2 << 20));
+        let entry = smaps_of(start.addr() + first).unwrap();
+        let line = entry.lines().find_map(|line| line.strip_prefix("AnonHugePages:")).unwrap();
+        let bytes = line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() << 10;
+        assert_eq!(libc::munmap(start, LEN), 0);
+        bytes >= LEN - (2 << 20)
+    }
 }
 
 /// The `VmFlags` of the mapping that holds `address`.

@@ -17,8 +17,9 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Nobody else who takes this touches the pool: threads of this process, and other test runs on this machine.
 pub struct PoolLock {
-    _threads: MutexGuard<'static, ()>,
+    /// Closed first: the next thread may count descriptors.
     _processes: Option<File>,
+    _threads: MutexGuard<'static, ()>,
 }
 
 impl PoolLock {
@@ -27,7 +28,7 @@ impl PoolLock {
         // The parent of a child process holds the lock for it.
         let file = if child::is_child() { None } else { lock_file() };
         let locked = file.filter(|file| file.lock().is_ok());
-        PoolLock { _threads: threads, _processes: locked }
+        PoolLock { _processes: locked, _threads: threads }
     }
 }
 
@@ -77,18 +78,29 @@ fn held_kib(process: u32) -> Option<u64> {
     kib.trim().parse().ok().filter(|kib| *kib > 0)
 }
 
+/// How long pages that a process or a socket had may take to come back: the kernel gives some back when it has time.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The same where others take and give back pages, so that waiting proves nothing.
+const PATIENCE_WITH_OTHERS: Duration = Duration::from_secs(1);
+
 /// Holds the lock; when dropped, panics unless every pool's total, free, reserved and surplus pages are as they
-/// were. Pages come back a moment after a process ends, so it looks for a second before it says so; and it says
-/// nothing when other processes are seen to have taken or given back pages meanwhile.
+/// were. Pages come back a moment after a process ends, so it has patience before it says so; and it says nothing
+/// when other processes are seen to have taken or given back pages meanwhile.
 pub struct PoolUnchanged {
     before: Snapshot,
+    patience: Duration,
     _lock: PoolLock,
 }
 
 impl PoolUnchanged {
     pub fn begin() -> PoolUnchanged {
+        PoolUnchanged::begin_with(PATIENCE)
+    }
+
+    /// With another patience, for pages that will not come back.
+    pub fn begin_with(patience: Duration) -> PoolUnchanged {
         let lock = PoolLock::take();
-        PoolUnchanged { before: Snapshot::read(), _lock: lock }
+        PoolUnchanged { before: Snapshot::read(), patience, _lock: lock }
     }
 }
 
@@ -97,20 +109,22 @@ impl Drop for PoolUnchanged {
         if std::thread::panicking() {
             return;
         }
-        let deadline = Instant::now() + Duration::from_secs(1);
+        let start = Instant::now();
         loop {
             let now = Snapshot::read();
             if now.counters == self.before.counters {
                 return;
             }
-            if Instant::now() < deadline {
+            let is_disturbed = self.before.was_disturbed(&now);
+            let patience = if is_disturbed { self.patience.min(PATIENCE_WITH_OTHERS) } else { self.patience };
+            if start.elapsed() < patience {
                 sleep(Duration::from_millis(10));
                 continue;
             }
             let (before, now_is) = (&self.before, &now);
             let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
             let kernel = kernel.trim();
-            assert!(before.was_disturbed(&now), "the pools changed: before {before:?}, now {now_is:?}; Linux {kernel}");
+            assert!(is_disturbed, "the pools changed: before {before:?}, now {now_is:?}; Linux {kernel}");
             return super::print_skip("pool counters", "another process changed them during the test");
         }
     }
