@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use super::check;
+use super::file::uncancelled;
 use crate::error::Errno;
 
 /// A resource limit of getrlimit(2).
@@ -156,8 +157,8 @@ pub fn is_forking() -> bool {
 /// Writes `message` to standard error and aborts: for a broken invariant below the heap, where a panic would
 /// allocate from the heap that is broken.
 pub fn abort_with(message: &str) -> ! {
-    // SAFETY: write(2) of a live buffer.
-    unsafe { libc::write(2, message.as_ptr().cast(), message.len()) };
+    // Whether anybody reads it or not, this is the end.
+    let _ = uncancelled::write(2, message.as_bytes());
     std::process::abort()
 }
 
