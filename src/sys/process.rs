@@ -78,6 +78,13 @@ impl ThreadKey {
         self.0
     }
 
+    /// pthread_key_delete(3): threads that end later call nothing. Whoever stores a value afterwards may find the key to be
+    /// somebody else's.
+    pub fn delete(self) {
+        // SAFETY: the key came from pthread_key_create, and its owner does not use it any more.
+        unsafe { libc::pthread_key_delete(self.0) };
+    }
+
     /// The key that [`to_raw`](Self::to_raw) gave.
     pub fn from_raw(raw: u32) -> ThreadKey {
         ThreadKey(raw)
@@ -85,7 +92,7 @@ impl ThreadKey {
 
     /// pthread_setspecific(3) for this thread. Fails only with `ENOMEM`.
     pub fn set(self, value: *mut u8) -> Result<(), Errno> {
-        // SAFETY: the key came from pthread_key_create and is never deleted.
+        // SAFETY: the key came from pthread_key_create; one that was deleted is an error.
         match unsafe { libc::pthread_setspecific(self.0, value.cast()) } {
             0 => Ok(()),
             errno => Err(Errno(errno)),
