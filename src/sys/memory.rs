@@ -181,10 +181,11 @@ pub fn is_present(at: NonNull<u8>) -> bool {
     }
 }
 
-/// msync(2), which does nothing here but look: whether all addresses of the range are mapped.
+/// msync(2), which does nothing here but look: whether all addresses of the range are mapped. `true` where the call is
+/// denied.
 pub fn is_mapped(at: NonNull<u8>, len: usize) -> bool {
     // `MS_ASYNC` has started no writing since Linux 2.6.19.
-    uncancelled::look_at(at.as_ptr(), len).is_ok()
+    uncancelled::look_at(at.as_ptr(), len) != Err(super::ENOMEM)
 }
 
 /// madvise(`MADV_HUGEPAGE`): asks for transparent huge pages. Success proves nothing about what is there.
