@@ -28,8 +28,8 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64};
 
 use hugearena::HugeAlloc;
 
@@ -224,7 +224,9 @@ fn configured() -> HugeAlloc {
     }
     if is_set(c"HUGEARENA_STATS") {
         // SAFETY: a descriptor of our own, out of the way of those that programs count on; -1 without.
-        REPORT.store(unsafe { libc::fcntl(2, libc::F_DUPFD_CLOEXEC, 100) }, Relaxed);
+        let report = unsafe { libc::fcntl(2, libc::F_DUPFD_CLOEXEC, 100) };
+        REPORT.store(report, Relaxed);
+        REPORT_FILE.store(file_number(report), Relaxed);
     }
     heap
 }
@@ -237,11 +239,15 @@ fn is_set(name: &CStr) -> bool {
     }
 }
 
+unsafe extern "C" {
+    fn secure_getenv(name: *const c_char) -> *const c_char;
+}
+
 fn variable(name: &CStr) -> Option<&'static [u8]> {
     // SAFETY: a C string. The value is read at once; somebody who changes the environment in another thread
-    // meanwhile would break getenv(3) for everybody.
+    // meanwhile would break getenv(3) for everybody. Who starts a program that has more rights than he has no say here.
     unsafe {
-        let value: *const c_char = libc::getenv(name.as_ptr());
+        let value: *const c_char = secure_getenv(name.as_ptr());
         (!value.is_null()).then(|| CStr::from_ptr(value).to_bytes())
     }
 }
@@ -273,6 +279,104 @@ fn refuse(reason: &str) -> ! {
 
 /// A duplicate of standard error if statistics are wanted: programs close theirs before they end. -1 if not.
 static REPORT: AtomicI32 = AtomicI32::new(-1);
+/// What file that is: programs that close all descriptors have others under that number later.
+static REPORT_FILE: AtomicU64 = AtomicU64::new(0);
+/// Memory for the report, if the program ends because there is no more.
+static REPORT_ROOM: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+const REPORT_ROOM_BYTES: usize = 1 << 20;
+
+/// The inode of an open file, with its device's number above; 0 without.
+fn file_number(fd: c_int) -> u64 {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: fstat fills the struct; where it fails, zeroes are valid numbers.
+    let stat = unsafe {
+        libc::fstat(fd, stat.as_mut_ptr());
+        stat.assume_init()
+    };
+    stat.st_ino ^ stat.st_dev.rotate_right(16)
+}
+
+/// Before the program's own code, behind what it depends on.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = begin;
+
+extern "C" fn begin() {
+    // There is a heap from here on, with its fork handlers: the program may register many of its own, for which the C
+    // library allocates under a lock that ours would wait for.
+    let room = allocate(REPORT_ROOM_BYTES, ALIGN);
+    if REPORT.load(Relaxed) >= 0 {
+        REPORT_ROOM.store(room, Relaxed);
+    } else {
+        // SAFETY: a block of ours, or null.
+        unsafe { STARTED.dealloc_unsized(room) };
+    }
+    streams::lock_before_the_heap();
+}
+
+/// fork(2) and the list of all streams of the C library.
+///
+/// Its fork(3) takes the list's lock behind the handlers of pthread_atfork(3), and that of its own malloc last. Ours are
+/// such handlers, and hold the heap by then: if a thread is inside of `fflush(NULL)`, has the list, and waits for a
+/// stream, and another has that stream and allocates, as getline(3) does, nobody moves any more. So the list comes
+/// first here as well. The lock is recursive.
+///
+/// Source: glibc bug 19431, which is that deadlock with glibc's malloc.
+mod streams {
+    use std::mem::transmute;
+    use std::sync::OnceLock;
+
+    type Call = unsafe extern "C" fn();
+
+    struct List {
+        lock: Call,
+        unlock: Call,
+        reset: Call,
+    }
+
+    static LIST: OnceLock<List> = OnceLock::new();
+
+    pub fn lock_before_the_heap() {
+        // SAFETY: C strings. Functions of the C library's own, without arguments, or null.
+        let list = unsafe {
+            let find = |name: &std::ffi::CStr| {
+                transmute::<*mut libc::c_void, Option<Call>>(libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()))
+            };
+            match (find(c"_IO_list_lock"), find(c"_IO_list_unlock"), find(c"_IO_list_resetlock")) {
+                (Some(lock), Some(unlock), Some(reset)) => List { lock, unlock, reset },
+                // Another C library.
+                _ => return,
+            }
+        };
+        if LIST.set(list).is_ok() {
+            // Registered behind the heap's, so they run before those in `prepare`, and after them later.
+            // SAFETY: the handlers are whole from here on, and take and give back in pairs.
+            unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        }
+    }
+
+    unsafe extern "C" fn prepare() {
+        if let Some(list) = LIST.get() {
+            // SAFETY: given back by `parent` or `child`, in this thread.
+            unsafe { (list.lock)() };
+        }
+    }
+
+    unsafe extern "C" fn parent() {
+        if let Some(list) = LIST.get() {
+            // SAFETY: `prepare` took it.
+            unsafe { (list.unlock)() };
+        }
+    }
+
+    /// The C library itself does not give it back in a child either: it makes it new, if there was more than one thread.
+    unsafe extern "C" fn child() {
+        if let Some(list) = LIST.get() {
+            // SAFETY: the only thread of this process, which is not using the list.
+            unsafe { (list.reset)() };
+        }
+    }
+}
 
 /// At exit, behind the program's own handlers.
 #[used]
@@ -281,9 +385,14 @@ static AT_EXIT: extern "C" fn() = print_stats;
 
 extern "C" fn print_stats() {
     let report = REPORT.load(Relaxed);
-    if report >= 0 {
+    if report < 0 || file_number(report) != REPORT_FILE.load(Relaxed) {
+        return;
+    }
+    // SAFETY: a block of ours that nobody else frees, or null; then write(2) of a live buffer. Nobody may be there to
+    // read it.
+    unsafe {
+        STARTED.dealloc_unsized(REPORT_ROOM.swap(null_mut(), Relaxed));
         let text = format!("hugearena: process {}: {}\n", std::process::id(), STARTED.stats());
-        // SAFETY: write(2) of a live buffer. Nobody may be there to read it.
-        unsafe { libc::write(report, text.as_ptr().cast(), text.len()) };
+        libc::write(report, text.as_ptr().cast(), text.len());
     }
 }

@@ -7,11 +7,13 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use libc::{EINVAL, ENOMEM};
 use support::child::SECONDS;
@@ -333,6 +335,116 @@ fn processes_fork_while_threads_allocate() {
     });
 }
 
+/// POSIX: malloc(3) is no cancellation point, and here looks at the pool's files when it grows.
+#[test]
+fn threads_are_not_cancelled_inside_of_malloc() {
+    unsafe extern "C" {
+        fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+    }
+    extern "C" fn body(_: *mut c_void) -> *mut c_void {
+        // SAFETY: this thread, which reaches no cancellation point of its own; blocks are freed once.
+        unsafe {
+            pthread_cancel(libc::pthread_self());
+            let mut blocks = [null_mut(); 300];
+            for (at, block) in blocks.iter_mut().enumerate() {
+                *block = malloc(300_000 + at * 7_000);
+                assert!(!block.is_null());
+            }
+            blocks.into_iter().for_each(|block| free(block));
+        }
+        std::ptr::without_provenance_mut(7)
+    }
+    // SAFETY: C calls with valid arguments.
+    preloaded("threads_are_not_cancelled_inside_of_malloc", || unsafe {
+        let (mut thread, mut result) = (0, null_mut());
+        assert_eq!(libc::pthread_create(&mut thread, null(), body, null_mut()), 0);
+        assert_eq!(libc::pthread_join(thread, &mut result), 0);
+        assert_eq!(result.addr(), 7, "cancelled");
+    });
+}
+
+/// glibc bug 19431: one thread flushes all streams and waits for one, whose holder allocates while a third forks.
+#[test]
+fn processes_fork_while_streams_are_flushed() {
+    unsafe extern "C" {
+        fn flockfile(stream: *mut libc::FILE);
+        fn funlockfile(stream: *mut libc::FILE);
+    }
+    // SAFETY: an open stream, locked and unlocked by one thread; blocks are freed once.
+    preloaded("processes_fork_while_streams_are_flushed", || unsafe {
+        let stream = libc::tmpfile();
+        let address = stream.expose_provenance();
+        let is_held = AtomicBool::new(false);
+        let flush = || libc::fflush(null_mut());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let stream = std::ptr::with_exposed_provenance_mut(address);
+                flockfile(stream);
+                is_held.store(true, Relaxed);
+                std::thread::sleep(Duration::from_millis(600));
+                let blocks: Vec<_> = (0..50).map(|at| malloc(300_000 + at * 9_000)).collect();
+                blocks.into_iter().for_each(|block| free(block));
+                funlockfile(stream);
+            });
+            while !is_held.load(Relaxed) {
+                std::thread::yield_now();
+            }
+            scope.spawn(flush);
+            std::thread::sleep(Duration::from_millis(200));
+            for _ in 0..3 {
+                assert!(fork(flush).success(), "a child has the streams");
+            }
+        });
+        assert!(fork(flush).success());
+        assert_eq!(flush(), 0, "the parent has them again");
+        libc::fclose(stream);
+    });
+}
+
+#[test]
+fn a_block_shrinks_when_there_is_no_memory_for_another() {
+    let name = "a_block_shrinks_when_there_is_no_memory_for_another";
+    // SAFETY: live blocks, within their sizes; they are not freed.
+    preloaded_with(name, &[("HUGEARENA_LIMIT", "8M")], || unsafe {
+        let blocks = [malloc(32_000), malloc(200_000), malloc(1 << 20)];
+        for block in blocks {
+            assert!(!block.is_null());
+            block.cast::<u8>().write_bytes(7, 32_000);
+        }
+        for log2 in (4..21).rev() {
+            while !std::hint::black_box(malloc(1 << log2)).is_null() {}
+        }
+        for (block, size) in blocks.into_iter().zip([5_000, 20, 9_000]) {
+            let shrunk = realloc(block, size);
+            // Before anything allocates.
+            if shrunk.is_null() || !is_filled(std::slice::from_raw_parts(shrunk.cast(), size), 7) {
+                libc::_exit(1);
+            }
+        }
+        // What runs the test allocates when it is over.
+        free(blocks[1]);
+        free(blocks[2]);
+    });
+}
+
+/// Programs close all descriptors and have files of their own under those numbers.
+#[test]
+fn statistics_go_to_standard_error_or_nowhere() {
+    let name = "statistics_go_to_standard_error_or_nowhere";
+    let path = std::env::temp_dir().join(format!("hugearena-statistics-{}", std::process::id()));
+    // SAFETY: descriptors that this process has no use for; the file replaces the one that the library has opened.
+    preloaded_with(name, &[("HUGEARENA_STATS", "1"), ("HUGEARENA_TEST_FILE", path.to_str().unwrap())], || unsafe {
+        let file = std::fs::File::create(std::env::var_os("HUGEARENA_TEST_FILE").unwrap()).unwrap();
+        for number in 100..120 {
+            libc::dup2(file.as_raw_fd(), number);
+        }
+    });
+    if let Ok(text) = std::fs::read(&path) {
+        std::fs::remove_file(&path).unwrap();
+        assert!(text.is_empty(), "written into a file of the program");
+    }
+}
+
 /// The word that each thread has is one that the loader places: no call on the way to a block, and room for it when
 /// the library is opened late.
 #[test]
@@ -355,5 +467,37 @@ fn the_library_can_be_opened_by_a_running_program() {
         use_it();
         std::thread::spawn(use_it).join().unwrap();
         std::thread::spawn(use_it).join().unwrap();
+        // A thread that has a cache there outlives the library, and so does what happens at fork.
+        let closed = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                use_it();
+                closed.wait();
+                closed.wait();
+            });
+            closed.wait();
+            assert_eq!(libc::dlclose(object), 0);
+            closed.wait();
+        });
+        let gone = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        assert!(gone.is_null(), "it is still there, so that this proves nothing");
+        assert!(fork(|| 0).success());
     }
+}
+
+/// A report that aborted for want of memory would take the program's own output with it.
+#[test]
+fn statistics_are_printed_when_there_is_no_memory_left() {
+    // SAFETY: nothing is done with the blocks; _exit would pass over the report.
+    preloaded_with(
+        "statistics_are_printed_when_there_is_no_memory_left",
+        &[("HUGEARENA_LIMIT", "8M"), ("HUGEARENA_STATS", "1")],
+        || unsafe {
+            for log2 in (3..21).rev() {
+                while !std::hint::black_box(malloc(1 << log2)).is_null() {}
+            }
+            println!("test x ... ok\n1 passed");
+            libc::exit(0)
+        },
+    );
 }

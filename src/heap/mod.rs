@@ -245,7 +245,7 @@ static HEAP: Heap = Heap::new();
 struct Heap {
     /// Const: set by the first allocation; `None` when the process cannot have a heap.
     space: OnceLock<Option<Space>>,
-    /// Const after start: the pthread key whose destructor empties a thread's cache, plus one; 0 for none.
+    /// Const from the start to the exit: the pthread key whose destructor empties a thread's cache, plus one; 0 for none.
     exit_key: AtomicU32,
     /// Room lent to thread caches beyond their own budgets.
     lent_bytes: AtomicU64,
@@ -300,6 +300,14 @@ impl Heap {
         match self.exit_key.load(Relaxed) {
             0 => false,
             key => ThreadKey::from_raw(key - 1).set(cache).is_ok(),
+        }
+    }
+
+    /// From now on nothing is called at the end of a thread.
+    fn forget_exit_key(&self) {
+        match self.exit_key.swap(0, Relaxed) {
+            0 => {}
+            key => ThreadKey::from_raw(key - 1).delete(),
         }
     }
 

@@ -135,7 +135,8 @@ impl HugeAlloc {
     /// held, up to the smaller of the two [usable](Self::usable_size) sizes, is kept. Returns where it is now, or null
     /// when the heap is exhausted or `block` is not from this heap: then nothing has changed.
     ///
-    /// The block stays where it is while it fits and at least half of it would be used. From now on no `Layout`
+    /// The block stays where it is while it fits and at least half of it would be used; also while it fits and there is no
+    /// memory for another one. From now on no `Layout`
     /// describes it: [`dealloc_unsized`](Self::dealloc_unsized) is the way to free it.
     ///
     /// # Safety
@@ -180,13 +181,20 @@ impl HugeAlloc {
         unsafe {
             let grows = held > SMALL_MAX && size_class::of(layout) >= CLASSES;
             let new = if grows { checks::note_alloc(large::alloc_to_grow(self, layout)) } else { self.alloc(layout) };
-            if !new.is_null() {
-                ptr::copy_nonoverlapping(block, new, held.min(layout.size()));
-                self.dealloc_unsized(block);
+            if new.is_null() {
+                // A smaller block would have been a favour to others.
+                return if fits(block, held, layout) { block } else { new };
             }
+            ptr::copy_nonoverlapping(block, new, held.min(layout.size()));
+            self.dealloc_unsized(block);
             new
         }
     }
+}
+
+/// Whether a block that holds `held` bytes would do for `layout`.
+fn fits(block: *mut u8, held: usize, layout: Layout) -> bool {
+    layout.size() <= held && block.addr().is_multiple_of(layout.align())
 }
 
 /// The entry of the unit that holds `block`, if it is from this heap.

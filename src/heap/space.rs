@@ -46,8 +46,11 @@ const SMALLEST_RANGE: u64 = 8 << 20;
 /// log2 of the page sizes that the heap takes: a chunk is a whole page, or a part of one.
 pub(crate) const SMALLEST_PAGE_LOG2: u32 = CHUNK_BYTES.trailing_zeros();
 pub(crate) const LARGEST_PAGE_LOG2: u32 = 30;
-/// The range starts at a multiple of the largest page a chunk may be part of.
-const RANGE_ALIGN: usize = 1 << LARGEST_PAGE_LOG2;
+/// What a range of `bytes` starts at a multiple of: the largest page a chunk may be part of. Less for a short one, because
+/// finding such a place takes so many addresses for a moment.
+fn range_align(bytes: usize) -> usize {
+    (1 << LARGEST_PAGE_LOG2).min((bytes / 4).max(1).next_power_of_two())
+}
 
 /// What backs a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,20 +208,20 @@ unsafe impl Send for Space {}
 unsafe impl Sync for Space {}
 
 impl Space {
-    /// Reserves the range: sixteen times this machine's memory, so that growing blocks find room, halved until
-    /// RLIMIT_AS and the kernel allow it.
+    /// Reserves the range: sixteen times this machine's memory, so that growing blocks find room; less where RLIMIT_AS
+    /// or the kernel do not allow it.
     pub(crate) fn new() -> Result<Space, Errno> {
         let wanted = memory::total_memory_bytes().saturating_mul(16).next_power_of_two();
-        // A quarter of a limited address space: the rest is the program's, its stacks' and the tables'.
-        let allowed = process::soft_limit(Resource::AddressSpace).map_or(u64::MAX, |limit| limit / 4);
-        let mut bytes = wanted.clamp(SMALLEST_RANGE, LARGEST_RANGE);
-        while bytes > allowed && bytes > SMALLEST_RANGE {
-            bytes /= 2;
-        }
+        // Half of a limited address space: the rest is the program's, its stacks', the tables', and that of pages on their
+        // way in.
+        let allowed = process::soft_limit(Resource::AddressSpace).map_or(u64::MAX, |limit| limit / 2);
+        let mut bytes = wanted.clamp(SMALLEST_RANGE, LARGEST_RANGE).min(allowed);
         loop {
+            // Tables of whole pages, whatever the page.
+            bytes = (bytes / SMALLEST_RANGE).max(1) * SMALLEST_RANGE;
             match Space::with_range(bytes as usize) {
                 Err(errno) if bytes <= SMALLEST_RANGE => return Err(errno),
-                Err(_) => bytes /= 2,
+                Err(_) => bytes = bytes / 4 * 3,
                 space => return space,
             }
         }
@@ -229,7 +232,7 @@ impl Space {
         let chunk_count = (bytes / CHUNK_BYTES) as u32;
         let unit_count = bytes / UNIT_BYTES;
         let align = PageSize::base().bytes();
-        let range = Reservation::new(bytes, RANGE_ALIGN.min(bytes.next_power_of_two()))?;
+        let range = Reservation::new(bytes, range_align(bytes))?;
         let tables = || {
             let units = Reservation::new(unit_count * size_of::<Unit>(), align)?;
             let chunks = memory::map_anonymous(chunk_count as usize * size_of::<Chunk>(), Anonymous::Base);
@@ -255,7 +258,7 @@ impl Space {
 
     /// The largest alignment of a run, in bytes: that of the range.
     pub(crate) fn largest_align(&self) -> usize {
-        RANGE_ALIGN.min(self.range.len().next_power_of_two())
+        range_align(self.range.len())
     }
 
     /// Where blocks in use start.

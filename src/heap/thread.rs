@@ -250,6 +250,16 @@ pub(crate) unsafe extern "C" fn at_thread_exit(cache: *mut std::ffi::c_void) {
     unsafe { destroy(cache.cast()) };
 }
 
+/// Runs when the program exits, or when it closes the shared object that this heap is part of: threads that end
+/// afterwards must not call what is not there any more. Fork handlers go by themselves.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_UNLOAD: extern "C" fn() = forget_threads;
+
+extern "C" fn forget_threads() {
+    HEAP.forget_exit_key();
+}
+
 impl Cache {
     /// Fills half the bin of `class`, so that frees find room as well, and takes one block out of it.
     fn refill(&mut self, class: usize) -> *mut u8 {

@@ -163,7 +163,8 @@ impl Reservation {
                 // A kernel without THP or without MADV_POPULATE_WRITE: the pages come on first touch.
                 Ok(()) | Err(crate::sys::EINVAL) => Ok(()),
                 Err(errno) => {
-                    self.restore(at, len);
+                    // Nothing was mapped over: what stays if that fails is zero, and ordinary.
+                    self.abandon(offset, len);
                     Err(errno)
                 }
             }
@@ -198,7 +199,13 @@ impl Reservation {
         // A process at its limit of mappings cannot split one. The kernel may have unmapped something before it
         // found out: only populating tells.
         // SAFETY: the pages are ours, and nobody uses them.
-        if unsafe { memory::populate_write(at, len) }.is_err() {
+        let is_there = match unsafe { memory::populate_write(at, len) } {
+            Ok(()) => true,
+            Err(crate::sys::EFAULT | crate::sys::ENOMEM) => false,
+            // Denied, as the call before may have been, or unknown to this kernel: nothing has been unmapped then.
+            Err(_) => memory::is_mapped(at, len),
+        };
+        if !is_there {
             crate::sys::process::abort_with("hugearena: lost pages after a failed decommit\n");
         }
         Err(errno)

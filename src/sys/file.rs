@@ -76,17 +76,62 @@ pub fn may_create_in(directory: &CStr) -> Result<(), Errno> {
     check(unsafe { libc::faccessat(libc::AT_FDCWD, directory.as_ptr(), mode, flags) })
 }
 
-/// Reads the start of a small file (sysfs, procfs) into `buffer`, without allocating.
+/// Reads the start of a small file (sysfs, procfs) into `buffer`, without allocating. Not a cancellation point.
 pub fn read_small<'a>(path: &CStr, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
-    // SAFETY: the path is a C string.
-    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    check(fd)?;
-    // SAFETY: the buffer is writable for its length, and the descriptor is ours to read and close.
-    let (got, errno) = unsafe {
-        let got = libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len());
-        let errno = last_errno();
-        libc::close(fd);
-        (got, errno)
-    };
-    usize::try_from(got).map(|len| &buffer[..len]).map_err(|_| errno)
+    let fd = uncancelled::open(path)?;
+    // SAFETY: the buffer is writable for its length.
+    let got = unsafe { uncancelled::read(fd, buffer.as_mut_ptr(), buffer.len()) };
+    uncancelled::close(fd);
+    got.map(|len| &buffer[..len])
+}
+
+/// The calls that the heap makes of those whose functions in the C library are cancellation points: a thread that
+/// pthread_cancel(3) has chosen would end inside of malloc(3), with descriptors open. By number they are not.
+///
+/// Programs may also bring functions of these names, which may allocate.
+pub(super) mod uncancelled {
+    use std::ffi::CStr;
+
+    use super::last_errno;
+    use crate::error::Errno;
+
+    /// open(2) for reading, close-on-exec. The descriptor is for [`read`] and [`close`] here.
+    pub fn open(path: &CStr) -> Result<libc::c_int, Errno> {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+        // SAFETY: the path is a C string.
+        let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
+        answer(fd).map(|fd| fd as libc::c_int)
+    }
+
+    /// read(2).
+    ///
+    /// # Safety
+    ///
+    /// `len` bytes at `at` are the caller's, and may be written. The kernel checks that they can be.
+    pub unsafe fn read(fd: libc::c_int, at: *mut u8, len: usize) -> Result<usize, Errno> {
+        // SAFETY: the caller's contract.
+        answer(unsafe { libc::syscall(libc::SYS_read, fd, at, len) })
+    }
+
+    /// write(2).
+    pub fn write(fd: libc::c_int, bytes: &[u8]) -> Result<usize, Errno> {
+        // SAFETY: the buffer is live.
+        answer(unsafe { libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) })
+    }
+
+    /// close(2) of a descriptor that [`open`] gave.
+    pub fn close(fd: libc::c_int) {
+        // SAFETY: the descriptor is the caller's, who does not use it any more.
+        unsafe { libc::syscall(libc::SYS_close, fd) };
+    }
+
+    /// msync(2) with `MS_ASYNC`.
+    pub fn look_at(at: *mut u8, len: usize) -> Result<(), Errno> {
+        // SAFETY: the kernel checks the addresses, and changes nothing.
+        answer(unsafe { libc::syscall(libc::SYS_msync, at, len, libc::MS_ASYNC) }).map(|_| ())
+    }
+
+    fn answer(result: libc::c_long) -> Result<usize, Errno> {
+        usize::try_from(result).map_err(|_| last_errno())
+    }
 }

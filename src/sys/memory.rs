@@ -3,6 +3,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
+use super::file::uncancelled;
 use super::{EINTR, EINVAL, check, last_errno};
 use crate::error::Errno;
 use crate::page_size::PageSize;
@@ -157,18 +158,15 @@ pub unsafe fn populate_write(at: NonNull<u8>, len: usize) -> Result<(), Errno> {
 ///
 /// `at..at + len` is whole pages of `size` of a writable mapping of the caller's whose first bytes may be zeroed.
 pub unsafe fn populate_by_read(at: NonNull<u8>, len: usize, size: PageSize) -> Result<(), Errno> {
-    // SAFETY: the path is a C string.
-    let zero = unsafe { libc::open(c"/dev/zero".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    check(zero)?;
+    let zero = uncancelled::open(c"/dev/zero")?;
     let mut result = Ok(());
     for offset in (0..len).step_by(size.bytes()) {
         // SAFETY: the byte is inside the range; the kernel checks that it can be written.
-        while result.is_ok() && unsafe { libc::read(zero, at.as_ptr().add(offset).cast(), 1) } != 1 {
+        while result.is_ok() && unsafe { uncancelled::read(zero, at.as_ptr().add(offset), 1) } != Ok(1) {
             result = Err(last_errno()).or_else(|errno| if errno == EINTR { Ok(()) } else { Err(errno) });
         }
     }
-    // SAFETY: the descriptor opened above.
-    unsafe { libc::close(zero) };
+    uncancelled::close(zero);
     result
 }
 
@@ -183,10 +181,11 @@ pub fn is_present(at: NonNull<u8>) -> bool {
     }
 }
 
-/// msync(2), which does nothing here but look: whether all addresses of the range are mapped.
+/// msync(2), which does nothing here but look: whether all addresses of the range are mapped. `true` where the call is
+/// denied.
 pub fn is_mapped(at: NonNull<u8>, len: usize) -> bool {
-    // SAFETY: the kernel checks the addresses; `MS_ASYNC` has started no writing since Linux 2.6.19.
-    check(unsafe { libc::msync(at.as_ptr().cast(), len, libc::MS_ASYNC) }).is_ok()
+    // `MS_ASYNC` has started no writing since Linux 2.6.19.
+    uncancelled::look_at(at.as_ptr(), len) != Err(super::ENOMEM)
 }
 
 /// madvise(`MADV_HUGEPAGE`): asks for transparent huge pages. Success proves nothing about what is there.

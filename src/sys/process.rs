@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 use super::check;
+use super::file::uncancelled;
 use crate::error::Errno;
 
 /// A resource limit of getrlimit(2).
@@ -76,6 +77,13 @@ impl ThreadKey {
         self.0
     }
 
+    /// pthread_key_delete(3): threads that end later call nothing. Whoever stores a value afterwards may find the key to be
+    /// somebody else's.
+    pub fn delete(self) {
+        // SAFETY: the key came from pthread_key_create, and its owner does not use it any more.
+        unsafe { libc::pthread_key_delete(self.0) };
+    }
+
     /// The key that [`to_raw`](Self::to_raw) gave.
     pub fn from_raw(raw: u32) -> ThreadKey {
         ThreadKey(raw)
@@ -83,7 +91,7 @@ impl ThreadKey {
 
     /// pthread_setspecific(3) for this thread. Fails only with `ENOMEM`.
     pub fn set(self, value: *mut u8) -> Result<(), Errno> {
-        // SAFETY: the key came from pthread_key_create and is never deleted.
+        // SAFETY: the key came from pthread_key_create; one that was deleted is an error.
         match unsafe { libc::pthread_setspecific(self.0, value.cast()) } {
             0 => Ok(()),
             errno => Err(Errno(errno)),
@@ -158,8 +166,8 @@ pub fn is_forking() -> bool {
 /// Writes `message` to standard error and aborts: for a broken invariant below the heap, where a panic would
 /// allocate from the heap that is broken.
 pub fn abort_with(message: &str) -> ! {
-    // SAFETY: write(2) of a live buffer.
-    unsafe { libc::write(2, message.as_ptr().cast(), message.len()) };
+    // Whether anybody reads it or not, this is the end.
+    let _ = uncancelled::write(2, message.as_bytes());
     std::process::abort()
 }
 

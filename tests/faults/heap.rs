@@ -194,6 +194,21 @@ fn a_limited_address_space_means_a_smaller_range() {
 }
 
 #[test]
+fn a_good_part_of_a_limited_address_space_is_for_blocks() {
+    Child::new().run(|| {
+        for mib in [200, 1000, 4000] {
+            let status = support::fork(|| {
+                limit_resource(libc::RLIMIT_AS, address_space_in_use() + (mib << 20));
+                let blocks = mib as usize * 2 / 5;
+                assert_eq!(fill(&HEAP, blocks, 1 << 20), blocks, "{}", HEAP.stats());
+                0
+            });
+            assert!(status.success(), "{mib} MiB: {status}");
+        }
+    });
+}
+
+#[test]
 fn no_address_space_means_null() {
     Child::new().run(|| {
         limit_resource(libc::RLIMIT_AS, address_space_in_use() + (8 << 20));

@@ -3,6 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout};
 
 use super::*;
+use crate::support::child::deny_calls;
 use crate::support::machine::limit_resource;
 use crate::support::{Child, resident_bytes};
 use hugearena::HugeAlloc;
@@ -47,6 +48,27 @@ fn addresses_given_back_join_those_never_used() {
             HEAP.trim();
         }
     });
+}
+
+/// A sandbox that a program enters on its way: what has been had stays, and what is had from then on is ordinary.
+#[test]
+fn calls_that_are_denied_later_do_not_end_the_process() {
+    for denied in [&[libc::SYS_mmap, libc::SYS_madvise][..], &[libc::SYS_mmap, libc::SYS_madvise, libc::SYS_msync]] {
+        for errno in [libc::EPERM, libc::EINVAL, libc::ENOSYS] {
+            Child::new().run(|| {
+                let block = alloc(&HEAP, 40 * MIB);
+                free(&HEAP, block, 40 * MIB);
+                assert!(deny_calls(denied, errno), "seccomp is not allowed here");
+                assert_eq!(HEAP.trim(), 0);
+                for _ in 0..10 {
+                    let block = alloc(&HEAP, 10 * MIB);
+                    assert!(!block.is_null());
+                    // SAFETY: a live block of that size.
+                    unsafe { block.write_bytes(7, 10 * MIB) };
+                }
+            });
+        }
+    }
 }
 
 #[test]
