@@ -78,6 +78,7 @@ const UNSAFE: &[&str] = &[
     "ring/spsc.rs",
     "sys/fd.rs",
     "sys/file.rs",
+    "sys/glibc.rs",
     "sys/memory.rs",
     "sys/mod.rs",
     "sys/numa.rs",

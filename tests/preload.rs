@@ -6,14 +6,14 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::ptr::{null, null_mut};
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::time::{Duration, Instant};
 
 use libc::{EINVAL, ENOMEM};
 use support::child::SECONDS;
@@ -32,6 +32,7 @@ unsafe extern "C" {
     fn pvalloc(size: usize) -> *mut c_void;
     fn malloc_usable_size(block: *mut c_void) -> usize;
     fn malloc_trim(pad: usize) -> c_int;
+    fn getline(line: *mut *mut c_char, room: *mut usize, stream: *mut libc::FILE) -> isize;
     fn pthread_exit(value: *mut c_void) -> !;
 }
 
@@ -443,6 +444,121 @@ fn statistics_go_to_standard_error_or_nowhere() {
         std::fs::remove_file(&path).unwrap();
         assert!(text.is_empty(), "written into a file of the program");
     }
+}
+
+const IS_ALONE: &str = "HUGEARENA_TEST_ALONE";
+
+/// What has to run in a process with one thread runs before `main`: tests have threads.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static ALONE: extern "C" fn() = {
+    extern "C" fn run() {
+        if std::env::var_os(IS_ALONE).is_some() {
+            std::process::exit(fork_from_signals());
+        }
+    }
+    run
+};
+
+fn fork_from_signals() -> i32 {
+    static FORKED: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn fork_here(_signal: c_int) {
+        let errno = errno();
+        // SAFETY: the child only ends; the parent waits for it.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit(0);
+            }
+            let mut status = -1;
+            if child > 0 && libc::waitpid(child, &raw mut status, 0) == child && status == 0 {
+                FORKED.fetch_add(1, Relaxed);
+            }
+        }
+        set_errno(errno);
+    }
+    let every = libc::timeval { tv_sec: 0, tv_usec: 3_000 };
+    let timer = libc::itimerval { it_interval: every, it_value: every };
+    // SAFETY: the handler calls nothing that may not be called there; a process that hangs is ended.
+    unsafe {
+        libc::alarm(100);
+        libc::signal(libc::SIGVTALRM, fork_here as *const () as usize);
+        libc::setitimer(libc::ITIMER_VIRTUAL, &raw const timer, null_mut());
+    }
+    let mut blocks: Vec<Vec<u8>> = (0..64).map(|_| Vec::new()).collect();
+    for turn in (0..).take_while(|_| FORKED.load(Relaxed) < 100) {
+        let slot = turn % 64;
+        if !is_filled(&blocks[slot], slot as u8) {
+            return 1;
+        }
+        blocks[slot] = vec![slot as u8; turn * 8191 % 300_000];
+        // A signal may also come while this forks.
+        if turn % 512 == 0 && !fork(|| 0).success() {
+            return 2;
+        }
+    }
+    0
+}
+
+/// As glibc has it for a process with one thread: the handler may interrupt a malloc, or another fork.
+#[test]
+fn a_signal_handler_forks_in_a_process_with_one_thread() {
+    let Some(library) = library() else {
+        return skip(
+            "fork in a handler",
+            "libpreload.so is not built: cargo build --example preload --features preload",
+        );
+    };
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let status = command.env(IS_ALONE, "1").env("LD_PRELOAD", library).status().unwrap();
+    assert!(status.success(), "{status}");
+}
+
+/// `fflush(NULL)` holds the lock of all streams and waits for one, whose holder needs memory; fork(2) takes that lock
+/// after the handlers. glibc, bug 19431.
+#[test]
+fn processes_fork_while_streams_are_flushed_and_lines_are_read() {
+    preloaded("processes_fork_while_streams_are_flushed_and_lines_are_read", || {
+        let path = std::env::temp_dir().join(format!("hugearena-lines-{}", std::process::id()));
+        std::fs::write(&path, [[b'x'; 50_000].as_slice(), b"\n"].concat()).unwrap();
+        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        let stop = &AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    // SAFETY: a stream of this thread, and a line that getline(3) allocates.
+                    unsafe {
+                        let stream = libc::fopen(name.as_ptr(), c"r".as_ptr());
+                        while !stop.load(Relaxed) {
+                            let (mut line, mut room) = (null_mut(), 0);
+                            libc::rewind(stream);
+                            assert_eq!(getline(&raw mut line, &raw mut room, stream), 50_001);
+                            free(line.cast());
+                        }
+                        libc::fclose(stream);
+                    }
+                });
+            }
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    // SAFETY: null stands for all streams.
+                    unsafe { libc::fflush(null_mut()) };
+                }
+            });
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    // The lock is not fair: a number of forks would take as long as it likes.
+                    let start = Instant::now();
+                    while start.elapsed() < Duration::from_secs(1) {
+                        let status = fork(|| i32::from(vec![1u8; 100_000].len() != 100_000));
+                        assert!(status.success(), "{status}");
+                    }
+                    stop.store(true, Relaxed);
+                });
+            }
+        });
+        std::fs::remove_file(path).unwrap();
+    });
 }
 
 /// The word that each thread has is one that the loader places: no call on the way to a block, and room for it when

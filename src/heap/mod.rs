@@ -66,7 +66,8 @@ pub use stats::{HeapStats, HeldPages};
 ///
 /// A child of fork(2) has a usable heap, whatever other threads were doing. What their caches held stays unused in
 /// the child. Fork handlers of others may allocate, whenever they were registered. As with any malloc, a signal handler
-/// must neither allocate nor fork. A child that writes to huge pages needs pages of its own; where the pool has none, the kernel kills the child.
+/// must not allocate, and must not fork but, with glibc 2.32 or later, in a process with one thread. A child that writes
+/// to huge pages needs pages of its own; where the pool has none, the kernel kills the child.
 ///
 /// # Limits and errors
 ///

@@ -7,6 +7,7 @@
 
 pub mod fd;
 pub mod file;
+pub mod glibc;
 pub mod memory;
 pub mod numa;
 pub mod process;
