@@ -34,8 +34,10 @@ pub(crate) struct Class {
     pub(crate) batch: u32,
     /// Blocks that a thread cache may hold.
     pub(crate) slots: u32,
-    /// Blocks that the central depot may hold outside their spans.
+    /// Blocks that the central depot may hold outside their spans by right.
     pub(crate) depot: u32,
+    /// Blocks that the depot may hold at most, with room on loan.
+    pub(crate) depot_most: u32,
 }
 
 impl Class {
@@ -177,6 +179,7 @@ const fn describe(index: usize) -> Class {
         batch: clamp(64 << 10, size, 1, 64) as u32,
         slots: slots as u32,
         depot: clamp(if size > 1 << 10 { 32 << 10 } else { 64 << 10 }, size, 0, DEPOT_SLOTS) as u32,
+        depot_most: clamp(1 << 20, size, 0, DEPOT_SLOTS) as u32,
     }
 }
 
@@ -239,7 +242,12 @@ mod tests {
             assert!(class.bitmap_offset == 0 || bitmap_end <= bytes, "{class:?}");
             let entry_words = class.units as usize * UNIT_WORDS;
             assert!(class.bitmap_offset != 0 || class.capacity as usize <= entry_words * 64, "{class:?}");
-            assert!(class.batch <= class.slots && class.depot as usize <= DEPOT_SLOTS, "{class:?}");
+            assert!(
+                class.batch <= class.slots
+                    && class.depot <= class.depot_most
+                    && class.depot_most as usize <= DEPOT_SLOTS,
+                "{class:?}"
+            );
         }
     }
 
