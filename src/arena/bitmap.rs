@@ -21,7 +21,7 @@ mod holders;
 #[path = "bitmap/presence.rs"]
 mod presence;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::state::PageState;
 use crate::mapping::words::Words;
@@ -33,9 +33,10 @@ const WORD: usize = u64::BITS as usize;
 
 /// How often a claim searches again when pages came back behind its search.
 const SEARCHES: u32 = 8;
-/// How long a claim sleeps at a time when all that is free is held for a moment by somebody else, and how often.
+/// How long a claim sleeps at a time when all that is free is held for a moment by somebody else, and for how long in
+/// all. A holder under `SCHED_IDLE` that may not be lifted gets its turn within seconds on a machine that is busy.
 const NAP: Duration = Duration::from_micros(20);
-const WAITS: u32 = 2_000;
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A page's contents, as known when it was claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,10 +165,16 @@ impl Bitmap {
         Bitmap { record: Some(record), ..bitmap }
     }
 
-    /// Claims `count` adjacent pages, at least one; returns the first, or `None` when there are none.
+    #[cfg(any(test, loom))]
     pub(crate) fn claim(&self, count: usize, prefer: Prefer) -> Option<usize> {
+        self.claim_urging(count, prefer, &|| ())
+    }
+
+    /// Claims `count` adjacent pages, at least one; returns the first, or `None` when there are none. `urge` is called
+    /// whenever it is about to sleep, because somebody holds pages for a moment.
+    pub(crate) fn claim_urging(&self, count: usize, prefer: Prefer, urge: &dyn Fn()) -> Option<usize> {
         let returns = self.returns.load(SeqCst);
-        let first = self.search(count, prefer).or_else(|| self.claim_slow(count, prefer, returns))?;
+        let first = self.search(count, prefer).or_else(|| self.claim_slow((count, prefer), returns, urge))?;
         self.record_claimed(first, count);
         Some(first)
     }
@@ -184,17 +191,17 @@ impl Bitmap {
     /// Looks again when pages may have been missed: those that a run or the scrubber held and gave back, and those
     /// that were released behind the search. `returns` is from before the search that found nothing.
     #[cold]
-    fn claim_slow(&self, count: usize, prefer: Prefer, mut returns: usize) -> Option<usize> {
+    fn claim_slow(&self, (count, prefer): (usize, Prefer), mut returns: usize, urge: &dyn Fn()) -> Option<usize> {
         if count == 0 || count > self.pages {
             return None;
         }
         self.waiting.enter();
-        let mut found = None;
+        let (mut found, mut since) = (None, None);
         for _ in 0..SEARCHES {
             // Pairs with the holders, which announce themselves before they take a page: a search that saw the
             // page gone is followed by a look that sees the holder.
             fence(SeqCst);
-            let waited = self.wait_for_holders();
+            let waited = self.wait_for_holders(&mut since, urge);
             let now = self.returns.load(SeqCst);
             if !waited && now == returns {
                 break;
@@ -210,19 +217,19 @@ impl Bitmap {
     }
 
     /// Waits until nobody holds pages only for a moment; returns whether anybody did. The scrubber takes no new
-    /// page meanwhile. Gives up after [`WAITS`] naps: a holder that does not get to run may never come back.
-    fn wait_for_holders(&self) -> bool {
+    /// page meanwhile. Gives up [`PATIENCE`] after the first sleep, which is `since`: a holder that does not get to run
+    /// may never come back.
+    fn wait_for_holders(&self, since: &mut Option<Instant>, urge: &dyn Fn()) -> bool {
         let backoff = Backoff::new();
-        let mut naps = 0;
         let mut waited = false;
         while self.runs_in_flight.is_any() || self.scrubbing.is_any() {
             waited = true;
             if !backoff.is_completed() {
                 backoff.snooze();
-            } else if naps < WAITS {
-                // The holder may need this CPU to go on: the scrubber runs only where nobody else does.
+            } else if since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+                urge();
+                // The holder may need this CPU to go on.
                 sleep(NAP);
-                naps += 1;
             } else {
                 break;
             }
