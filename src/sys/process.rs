@@ -199,6 +199,12 @@ pub fn minor_faults() -> u64 {
     usage.ru_minflt as u64
 }
 
+/// getuid(2).
+pub fn real_user() -> u32 {
+    // SAFETY: no preconditions; it cannot fail.
+    unsafe { libc::getuid() }
+}
+
 /// geteuid(2).
 pub fn effective_user() -> u32 {
     // SAFETY: no preconditions; it cannot fail.
