@@ -229,6 +229,25 @@ impl Arena {
         ArenaStats::new(self.inner.page_size, self.inner.pages.counts(), cleared, self.inner.obtained.declined.len())
     }
 
+    /// The state of every page, first to last: exact while nobody claims or releases.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use hugearena::{Arena, PageSize, arena::PageState};
+    ///
+    /// # fn main() -> hugearena::Result<()> {
+    /// let arena = Arena::builder().page_size(PageSize::base()).capacity(3 * PageSize::base().bytes()).open()?;
+    /// let chunk = arena.claim(1);
+    /// assert_eq!(arena.page_states(), [PageState::Claimed, PageState::Fresh, PageState::Fresh]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn page_states(&self) -> Vec<PageState> {
+        self.inner.pages.states()
+    }
+
     /// Takes the error of the last claim, or step in the background, that could not populate its pages; none for eager
     /// arenas, but in a child of fork(2) that cannot have copies of its own.
     pub fn last_error(&self) -> Option<Error> {

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::binaries::BINARIES;
+
 /// An allocator with its settings.
 pub struct Configuration {
     /// As in the table.
@@ -35,15 +37,7 @@ impl Family {
 
     /// Where its binary is.
     pub fn binary(self) -> PathBuf {
-        let path = [
-            env!("CARGO_BIN_EXE_peer-hugearena"),
-            env!("CARGO_BIN_EXE_peer-system"),
-            env!("CARGO_BIN_EXE_peer-mimalloc"),
-            env!("CARGO_BIN_EXE_peer-jemalloc"),
-            env!("CARGO_BIN_EXE_peer-snmalloc"),
-            env!("CARGO_BIN_EXE_peer-rusty"),
-        ][self as usize];
-        Path::new(path).to_owned()
+        Path::new(BINARIES[self as usize]).to_owned()
     }
 
     /// The packages whose versions say what was measured.
