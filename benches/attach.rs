@@ -49,14 +49,7 @@ const SMALL: &str = "small";
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("attach: {error}");
-            ExitCode::from(2)
-        }
-    }
+    judge::exit("attach", run())
 }
 
 fn run() -> Outcome<bool> {

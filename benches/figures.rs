@@ -74,26 +74,20 @@ fn batches() {
 }
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(code) => code,
-        Err(message) => {
-            eprintln!("figures: {message}");
-            ExitCode::from(2)
-        }
-    }
+    judge::exit("figures", run())
 }
 
-fn run() -> Result<ExitCode, String> {
+fn run() -> Result<bool, String> {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == rounds::CHILD) {
-        return child(arguments.get(1).map_or("", String::as_str)).map(|()| ExitCode::SUCCESS);
+        return child(arguments.get(1).map_or("", String::as_str)).map(|()| true);
     }
     // cargo adds `--bench` to what the user gave, unless it runs the benches as tests.
     let given = arguments.len();
     arguments.retain(|argument| argument != "--bench");
     if arguments.len() == given {
         println!("figures take minutes: cargo bench --bench figures");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(true);
     }
     let (runs, is_check) = options(&arguments)?;
     println!("{}\n", environment::describe());
@@ -103,7 +97,7 @@ fn run() -> Result<ExitCode, String> {
         all_met &= measure(figure, runs)?;
     }
     all_met &= measure_claims(runs)?;
-    Ok(if all_met || !is_check { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(all_met || !is_check)
 }
 
 fn options(arguments: &[String]) -> Result<(usize, bool), String> {

@@ -53,18 +53,7 @@ struct Round {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if !arguments.iter().any(|argument| argument == "--bench") {
-        println!("figures take a minute: cargo bench --bench populate");
-        return ExitCode::SUCCESS;
-    }
-    match options(&arguments).and_then(run) {
-        Ok(code) => code,
-        Err(message) => {
-            eprintln!("populate: {message}");
-            ExitCode::from(2)
-        }
-    }
+    judge::exit("populate", run())
 }
 
 fn options(arguments: &[String]) -> Result<Options, String> {
@@ -83,7 +72,13 @@ fn options(arguments: &[String]) -> Result<Options, String> {
     Ok(options)
 }
 
-fn run(options: Options) -> Result<ExitCode, String> {
+fn run() -> Result<bool, String> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if !arguments.iter().any(|argument| argument == "--bench") {
+        println!("figures take a minute: cargo bench --bench populate");
+        return Ok(true);
+    }
+    let options = options(&arguments)?;
     println!("{}\n", environment::describe());
     let free = Supply::read().available_pages(HUGE) as usize * HUGE.bytes();
     let bytes = options.bytes.min(free) / HUGE.bytes() * HUGE.bytes();
@@ -98,7 +93,7 @@ fn run(options: Options) -> Result<ExitCode, String> {
     round(bytes, 0)?;
     let rounds = (0..options.runs).map(|number| round(bytes, number)).collect::<Result<Vec<_>, _>>()?;
     let is_met = report(&rounds, bytes);
-    Ok(if is_met || !options.check { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(is_met || !options.check)
 }
 
 fn report(rounds: &[Round], bytes: usize) -> bool {

@@ -325,3 +325,38 @@ fn run_says_why_not() {
         assert_eq!(status(&refused("/sbin/ldconfig"), "statically linked"), Some(126));
     }
 }
+
+/// The loader would say nothing, and the program run on another malloc.
+#[test]
+fn run_refuses_programs_with_file_capabilities() {
+    if !is_root() {
+        return skip("file capabilities", "only root may give a program some");
+    }
+    let directory = std::env::temp_dir().join(format!("hugearena-capable-{}", std::process::id()));
+    fs::create_dir(&directory).unwrap();
+    let [program, command] = ["true", "hugearena"].map(|name| directory.join(name));
+    fs::copy("/bin/true", &program).unwrap();
+    // Where another user can reach it.
+    fs::copy(executable(), &command).unwrap();
+    let run_as = |user: u32| {
+        let mut run = Command::new(&command);
+        run.args(["run", "--lib"]).arg(&command).arg("--").arg(&program);
+        run.uid(user).gid(user).env("LD_PRELOAD", "").output().unwrap()
+    };
+    let before = run_as(NOBODY).status.code();
+    // struct vfs_cap_data of linux/capability.h, version 2: CAP_NET_RAW, permitted and effective.
+    let capability = [0x0200_0001u32, 1 << 13, 0, 0, 0].map(u32::to_le_bytes).concat();
+    let path = std::ffi::CString::new(program.to_str().unwrap()).unwrap();
+    let name = c"security.capability".as_ptr();
+    // SAFETY: C strings, and a buffer of that length.
+    let set = unsafe { libc::setxattr(path.as_ptr(), name, capability.as_ptr().cast(), capability.len(), 0) };
+    let error = std::io::Error::last_os_error();
+    let (refused, by_root) = (run_as(NOBODY), run_as(0));
+    fs::remove_dir_all(&directory).unwrap();
+    if set != 0 {
+        return skip("file capabilities", &error.to_string());
+    }
+    assert_eq!((before, by_root.status.code()), (Some(0), Some(0)), "{by_root:?}");
+    assert_eq!(refused.status.code(), Some(126), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("has file capabilities"), "{refused:?}");
+}

@@ -221,6 +221,35 @@ fn a_worker_scrubs_and_stops_on_demand() {
 }
 
 #[test]
+fn a_claim_lifts_a_worker_that_does_not_get_to_run() {
+    support::Child::new().needs_root().run(|| {
+        let arena = open(PageSize::base(), 16_384);
+        let mut longest = Duration::ZERO;
+        support::machine::on_a_busy_cpu(|| {
+            let worker = Worker::start(&arena).unwrap();
+            let until = Instant::now() + Duration::from_secs(10);
+            let mut waited = 0;
+            while waited < 2 && Instant::now() < until {
+                soil(&arena);
+                // Until it has a page in hand; it comes to that once in a while.
+                while arena.stats().claimed == 0 && arena.stats().dirty > 0 {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                let start = Instant::now();
+                waited += u32::from(arena.stats().claimed > 0);
+                assert!(arena.claim(16_384).is_some(), "what the worker has in hand counts as free");
+                longest = longest.max(start.elapsed());
+            }
+            let start = Instant::now();
+            soil(&arena);
+            drop(worker);
+            longest = longest.max(start.elapsed());
+        });
+        assert!(longest < Duration::from_secs(1), "{longest:?}: as long as a thread waits that nobody lifts");
+    });
+}
+
+#[test]
 fn zero_on_release_leaves_nothing_behind() {
     support::for_each_page_size(2, |size, pages| {
         let arena = private(size, pages).zero_on_release().open().unwrap();

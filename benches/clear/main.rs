@@ -69,19 +69,13 @@ const PARTS: [(&str, Part); 13] = [
 ];
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(code) => code,
-        Err(message) => {
-            eprintln!("clear: {message}");
-            ExitCode::from(2)
-        }
-    }
+    judge::exit("clear", run())
 }
 
-fn run() -> Result<ExitCode, String> {
+fn run() -> Result<bool, String> {
     let Some(options) = Options::parse(env::args().skip(1), &PARTS.map(|(name, _)| name))? else {
         println!("clear takes minutes: cargo bench --bench clear");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(true);
     };
     println!("{}", environment::describe());
     println!("kernels:     {}", Kernel::available().map(Kernel::name).collect::<Vec<_>>().join(" "));
@@ -96,8 +90,7 @@ fn run() -> Result<ExitCode, String> {
     let directory = directory();
     write(&directory, &context).map_err(|error| format!("{}: {error}", directory.display()))?;
     println!("\nCSV and SVG files: {} ({:.0} s)", directory.display(), start.elapsed().as_secs_f64());
-    let is_good = context.verdicts.all_met() || !options.is_check;
-    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(context.verdicts.all_met() || !options.is_check)
 }
 
 /// Every part that was asked for and could be run so far.

@@ -40,14 +40,7 @@ use std::process::ExitCode;
 const ROUNDS: usize = 9;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("dataplane: {error}");
-            ExitCode::from(2)
-        }
-    }
+    judge::exit("dataplane", run())
 }
 
 fn run() -> Result<bool, String> {

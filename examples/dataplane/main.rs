@@ -46,14 +46,7 @@ const MOST_LONGER_US: f64 = 100.0;
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("dataplane: {error}");
-            ExitCode::from(2)
-        }
-    }
+    judge::exit("dataplane", run())
 }
 
 fn run() -> Outcome<bool> {

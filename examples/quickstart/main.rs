@@ -37,37 +37,31 @@ use rounds::Rounds;
 static GLOBAL: Chooser = Chooser::new();
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(code) => code,
-        Err(message) => {
-            eprintln!("quickstart: {message}");
-            ExitCode::from(2)
-        }
-    }
+    judge::exit("quickstart", run())
 }
 
-fn run() -> Result<ExitCode, String> {
+fn run() -> Result<bool, String> {
     let mut arguments = std::env::args_os().skip(1).peekable();
     let is_child = arguments.next_if(|first| first == rounds::CHILD).is_some();
     let given: Vec<OsString> = arguments.collect();
     let options = Options::parse(given.iter().cloned())?;
     if is_child {
-        return child(&options).map(|()| ExitCode::SUCCESS);
+        return child(&options).map(|()| true);
     }
     if options.help {
         print!("{HELP}");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(true);
     }
     warm_page_cache(&options)?;
     let rounds = rounds::run(options.runs(), &given)?;
     same_answers(&rounds)?;
     print!("{}", report::table(&rounds));
     if !options.check {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(true);
     }
     let verdict = check::verdict(&rounds);
     print!("\n{}", verdict.text);
-    Ok(if verdict.all_met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(verdict.all_met)
 }
 
 /// Reads every file once, so that no run waits for the disk.

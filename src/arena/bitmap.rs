@@ -16,26 +16,33 @@
 //! goes on, a claim that finds nothing looks again instead of failing on pages that are about to come back.
 
 // The paths are what they would be anyhow, but for tests/loom, which includes this file.
+#[path = "bitmap/counts.rs"]
+mod counts;
 #[path = "bitmap/holders.rs"]
 mod holders;
 #[path = "bitmap/presence.rs"]
 mod presence;
+#[cfg(test)]
+#[path = "bitmap/tests.rs"]
+mod tests;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::state::PageState;
 use crate::mapping::words::Words;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Backoff, CachePadded, compiler_fence, fence, sleep};
+pub(crate) use counts::Counts;
 use holders::{Holders, Turn};
 
 const WORD: usize = u64::BITS as usize;
 
 /// How often a claim searches again when pages came back behind its search.
 const SEARCHES: u32 = 8;
-/// How long a claim sleeps at a time when all that is free is held for a moment by somebody else, and how often.
+/// How long a claim sleeps at a time when all that is free is held for a moment by somebody else, and for how long in
+/// all. A holder under `SCHED_IDLE` that may not be lifted gets its turn within seconds on a machine that is busy.
 const NAP: Duration = Duration::from_micros(20);
-const WAITS: u32 = 2_000;
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A page's contents, as known when it was claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,18 +62,6 @@ pub(crate) enum Prefer {
     Zero,
     /// Dirty pages, which leave the others to those who want zeroes.
     Dirty,
-}
-
-/// How many pages are in which state; read one by one, so only exact while nobody claims or releases.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) fresh: usize,
-    pub(crate) clean: usize,
-    pub(crate) dirty: usize,
-    pub(crate) claimed: usize,
-    pub(crate) absent: usize,
-    /// Of all that are not absent, those that are not populated yet.
-    pub(crate) unpopulated: usize,
 }
 
 /// The state of every page.
@@ -164,10 +159,16 @@ impl Bitmap {
         Bitmap { record: Some(record), ..bitmap }
     }
 
-    /// Claims `count` adjacent pages, at least one; returns the first, or `None` when there are none.
+    #[cfg(any(test, loom))]
     pub(crate) fn claim(&self, count: usize, prefer: Prefer) -> Option<usize> {
+        self.claim_urging(count, prefer, &|| ())
+    }
+
+    /// Claims `count` adjacent pages, at least one; returns the first, or `None` when there are none. `urge` is called
+    /// whenever it is about to sleep, because somebody holds pages for a moment.
+    pub(crate) fn claim_urging(&self, count: usize, prefer: Prefer, urge: &dyn Fn()) -> Option<usize> {
         let returns = self.returns.load(SeqCst);
-        let first = self.search(count, prefer).or_else(|| self.claim_slow(count, prefer, returns))?;
+        let first = self.search(count, prefer).or_else(|| self.claim_slow((count, prefer), returns, urge))?;
         self.record_claimed(first, count);
         Some(first)
     }
@@ -184,17 +185,17 @@ impl Bitmap {
     /// Looks again when pages may have been missed: those that a run or the scrubber held and gave back, and those
     /// that were released behind the search. `returns` is from before the search that found nothing.
     #[cold]
-    fn claim_slow(&self, count: usize, prefer: Prefer, mut returns: usize) -> Option<usize> {
+    fn claim_slow(&self, (count, prefer): (usize, Prefer), mut returns: usize, urge: &dyn Fn()) -> Option<usize> {
         if count == 0 || count > self.pages {
             return None;
         }
         self.waiting.enter();
-        let mut found = None;
+        let (mut found, mut since) = (None, None);
         for _ in 0..SEARCHES {
             // Pairs with the holders, which announce themselves before they take a page: a search that saw the
             // page gone is followed by a look that sees the holder.
             fence(SeqCst);
-            let waited = self.wait_for_holders();
+            let waited = self.wait_for_holders(&mut since, urge);
             let now = self.returns.load(SeqCst);
             if !waited && now == returns {
                 break;
@@ -210,19 +211,19 @@ impl Bitmap {
     }
 
     /// Waits until nobody holds pages only for a moment; returns whether anybody did. The scrubber takes no new
-    /// page meanwhile. Gives up after [`WAITS`] naps: a holder that does not get to run may never come back.
-    fn wait_for_holders(&self) -> bool {
+    /// page meanwhile. Gives up [`PATIENCE`] after the first sleep, which is `since`: a holder that does not get to run
+    /// may never come back.
+    fn wait_for_holders(&self, since: &mut Option<Instant>, urge: &dyn Fn()) -> bool {
         let backoff = Backoff::new();
-        let mut naps = 0;
         let mut waited = false;
         while self.runs_in_flight.is_any() || self.scrubbing.is_any() {
             waited = true;
             if !backoff.is_completed() {
                 backoff.snooze();
-            } else if naps < WAITS {
-                // The holder may need this CPU to go on: the scrubber runs only where nobody else does.
+            } else if since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+                urge();
+                // The holder may need this CPU to go on.
                 sleep(NAP);
-                naps += 1;
             } else {
                 break;
             }
@@ -326,39 +327,6 @@ impl Bitmap {
     /// Whether a claim waits for pages that are held for a moment.
     pub(crate) fn is_wanted(&self) -> bool {
         self.waiting.is_any()
-    }
-
-    /// Counts the pages by state.
-    pub(crate) fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
-        for word in 0..self.free.len() {
-            let free = self.free[word].load(Relaxed);
-            let zero = self.zero[word].load(Relaxed);
-            let fresh = self.fresh[word].load(Relaxed);
-            let absent = self.absent[word].load(Relaxed);
-            let populated = self.populated[word].load(Relaxed);
-            counts.fresh += (free & fresh).count_ones() as usize;
-            counts.clean += (free & zero & !fresh).count_ones() as usize;
-            counts.dirty += (free & !zero & !fresh).count_ones() as usize;
-            counts.claimed += (!free & !absent & whole_word(self.pages, word)).count_ones() as usize;
-            counts.absent += absent.count_ones() as usize;
-            counts.unpopulated += (!absent & !populated & whole_word(self.pages, word)).count_ones() as usize;
-        }
-        counts
-    }
-
-    /// The state of every page.
-    pub(crate) fn states(&self) -> Vec<PageState> {
-        let is_set = |bits: &[AtomicU64], page: usize| bits[page / WORD].load(Relaxed) >> (page % WORD) & 1 != 0;
-        let state = |page| match () {
-            () if is_set(&self.absent, page) => PageState::Absent,
-            () if !is_set(&self.free, page) => PageState::Claimed,
-            () if !is_set(&self.populated, page) => PageState::Reserved,
-            () if is_set(&self.fresh, page) => PageState::Fresh,
-            () if is_set(&self.zero, page) => PageState::Clean,
-            () => PageState::Dirty,
-        };
-        (0..self.pages).map(state).collect()
     }
 
     fn claim_one(&self, prefer: Prefer) -> Option<usize> {
@@ -477,154 +445,4 @@ fn masks(first: usize, count: usize) -> impl Iterator<Item = (usize, u64)> {
 fn whole_word(pages: usize, word: usize) -> u64 {
     let bits = (pages - word * WORD).min(WORD);
     u64::MAX >> (WORD - bits)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn every_page_is_claimed_once_and_comes_back() {
-        for pages in [1, 2, 63, 64, 65, 128, 200] {
-            let bitmap = Bitmap::new(pages);
-            let mut claimed: Vec<usize> =
-                std::iter::from_fn(|| bitmap.claim(1, Prefer::Zero)).inspect(|page| assert!(*page < pages)).collect();
-            claimed.sort_unstable();
-            claimed.dedup();
-            assert_eq!(claimed.len(), pages);
-            for page in claimed {
-                assert_eq!(bitmap.take_contents(page), Contents::Fresh);
-                bitmap.release(page, 1);
-            }
-            assert_eq!(bitmap.counts(), Counts { dirty: pages, ..Counts::default() });
-            assert_eq!(bitmap.claim(pages, Prefer::Zero), Some(0));
-        }
-    }
-
-    #[test]
-    fn zero_and_dirty_pages_go_to_those_who_want_them() {
-        let bitmap = Bitmap::new(130);
-        let page = bitmap.claim(1, Prefer::Zero).unwrap();
-        bitmap.take_contents(page);
-        bitmap.release(page, 1);
-        assert_ne!(bitmap.claim(1, Prefer::Zero), Some(page));
-        assert_eq!(bitmap.claim(1, Prefer::Dirty), Some(page));
-        assert_eq!(bitmap.take_contents(page), Contents::Dirty);
-    }
-
-    #[test]
-    fn runs_do_not_fit_where_a_page_is_missing() {
-        let bitmap = Bitmap::new(130);
-        assert_eq!(bitmap.claim(131, Prefer::Dirty), None);
-        assert_eq!(bitmap.claim(0, Prefer::Dirty), None);
-        assert_eq!(bitmap.claim(65, Prefer::Dirty), Some(0));
-        assert_eq!(bitmap.claim(66, Prefer::Dirty), None);
-        assert_eq!(bitmap.claim(65, Prefer::Dirty), Some(65));
-        bitmap.release(3, 10);
-        bitmap.release(60, 20);
-        assert_eq!(bitmap.claim(11, Prefer::Dirty), Some(60));
-        assert_eq!(bitmap.claim(10, Prefer::Dirty), Some(3));
-    }
-
-    #[test]
-    fn a_place_is_claimed_whole_or_not_at_all() {
-        let bitmap = Bitmap::new(130);
-        assert!(bitmap.claim_at(60, 70));
-        assert!(!bitmap.claim_at(59, 2));
-        assert!(!bitmap.claim_at(130, 1) && !bitmap.claim_at(usize::MAX, 2));
-        assert!(bitmap.claim_at(0, 60));
-        assert_eq!(bitmap.counts().claimed, 130);
-        bitmap.release(129, 1);
-        assert!(!bitmap.claim_at(129, 2));
-        assert!(bitmap.claim_at(129, 1));
-    }
-
-    #[test]
-    fn no_pages_are_in_no_word() {
-        for first in [0, 1, 63, 64, 65] {
-            assert_eq!(masks(first, 0).count(), 0, "from page {first}");
-            assert_eq!(
-                masks(first, 1).map(|(word, mask)| (word, mask.count_ones())).collect::<Vec<_>>(),
-                [(first / 64, 1)]
-            );
-        }
-    }
-
-    #[test]
-    fn threads_never_share_a_page() {
-        const PAGES: usize = 150;
-        let bitmap = Bitmap::new(PAGES);
-        let owners: Vec<AtomicUsize> = (0..PAGES).map(|_| AtomicUsize::new(0)).collect();
-        std::thread::scope(|scope| {
-            for thread in 1..=4usize {
-                let (bitmap, owners) = (&bitmap, &owners);
-                scope.spawn(move || {
-                    for turn in 0..5_000 {
-                        let count = 1 + (turn * thread) % 9;
-                        let Some(first) = bitmap.claim(count, Prefer::Dirty) else {
-                            continue;
-                        };
-                        for owner in &owners[first..first + count] {
-                            assert_eq!(owner.swap(thread, SeqCst), 0);
-                        }
-                        for owner in &owners[first..first + count] {
-                            assert_eq!(owner.swap(0, SeqCst), thread);
-                        }
-                        bitmap.release(first, count);
-                    }
-                });
-            }
-        });
-        assert_eq!(bitmap.counts().claimed, 0);
-    }
-
-    #[test]
-    fn of_two_that_want_most_of_the_room_one_gets_it() {
-        for _ in 0..200 {
-            let bitmap = Bitmap::new(30_000).with_room(1);
-            let take = |barrier: &std::sync::Barrier| {
-                barrier.wait();
-                bitmap.take_absent(20_000).is_ok()
-            };
-            let barrier = std::sync::Barrier::new(2);
-            let (one, other) = std::thread::scope(|scope| {
-                let other = scope.spawn(|| take(&barrier));
-                (take(&barrier), other.join().unwrap())
-            });
-            assert!(one != other, "{one} {other}");
-            assert_eq!(bitmap.absent_pages(), 9_999);
-        }
-    }
-
-    proptest! {
-        /// Against a naive oracle: one flag per page.
-        #[test]
-        fn claims_agree_with_a_list_of_flags(
-            pages in 1usize..200,
-            steps in proptest::collection::vec((any::<bool>(), 1usize..70, any::<usize>()), 1..100),
-        ) {
-            let bitmap = Bitmap::new(pages);
-            let mut used = vec![false; pages];
-            let mut live = Vec::new();
-            for (is_claim, count, at) in steps {
-                if is_claim {
-                    let possible = (0..pages.saturating_sub(count - 1))
-                        .any(|first| used[first..first + count].iter().all(|used| !used));
-                    let got = bitmap.claim(count, Prefer::Dirty);
-                    prop_assert_eq!(got.is_some(), possible);
-                    if let Some(first) = got {
-                        prop_assert!(used[first..first + count].iter().all(|used| !used));
-                        used[first..first + count].fill(true);
-                        live.push((first, count));
-                    }
-                } else if !live.is_empty() {
-                    let (first, count) = live.swap_remove(at % live.len());
-                    bitmap.release(first, count);
-                    used[first..first + count].fill(false);
-                }
-                prop_assert_eq!(bitmap.counts().claimed, used.iter().filter(|used| **used).count());
-            }
-        }
-    }
 }

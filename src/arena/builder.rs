@@ -26,10 +26,10 @@ pub enum Populate {
     /// Each when it is claimed for the first time. Opening is fast; the first claim of a page pays a system
     /// call, and may fail where a limit binds that mmap does not see (a hugetlb cgroup).
     Lazy,
-    /// By a [`Worker`](super::Worker) of the arena's own, first to last, while the CPU has nothing else to do: opening
-    /// reserves and returns, and pages that are there are claimed first. A claim that finds none populates what it
-    /// needs, as in lazy arenas. [`ArenaStats::unpopulated`](super::ArenaStats::unpopulated) tells how far it has come;
-    /// it ends when all is there, [when told](Arena::cancel_populating), and, within a step, with the last handle.
+    /// By a thread of the arena's own, first to last, 2 MiB or a page at a time: opening reserves and returns, and pages
+    /// that are there are claimed first. A claim that finds none populates what it needs, as in lazy arenas.
+    /// [`ArenaStats::unpopulated`](super::ArenaStats::unpopulated) tells how far it has come; it ends when all is there,
+    /// [when told](Arena::cancel_populating), and, within a step, with the last handle.
     Background,
 }
 

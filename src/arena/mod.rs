@@ -12,6 +12,7 @@ mod builder;
 mod bytes;
 mod chunk;
 mod file_region;
+mod idlers;
 mod inspect;
 mod named;
 mod obtained;
@@ -52,6 +53,7 @@ use bitmap::{Bitmap, Prefer};
 pub use builder::{ArenaBuilder, Populate};
 pub use chunk::Chunk;
 pub use file_region::FileRegion;
+use idlers::Idlers;
 pub use inspect::{Inspection, Owner, RecordState, inspect, inspect_from, list, list_from};
 pub use named::{Named, Restart};
 pub use obtained::{Declined, Obtained};
@@ -117,6 +119,8 @@ struct Inner {
     cleared_bytes: AtomicU64,
     /// Populates what is promised.
     background: OnceLock<Worker>,
+    /// Who scrubs only while a CPU is idle.
+    idlers: Idlers,
     /// Why a lazy page could not be populated, the last time.
     last_error: Mutex<Option<Error>>,
     /// Const. Last: whoever comes next may own the arena when this is dropped.
@@ -155,6 +159,7 @@ impl Arena {
             pages,
             cleared_bytes: AtomicU64::new(0),
             background: OnceLock::new(),
+            idlers: Idlers::default(),
             last_error: Mutex::new(None),
             named,
         };
@@ -224,6 +229,25 @@ impl Arena {
         ArenaStats::new(self.inner.page_size, self.inner.pages.counts(), cleared, self.inner.obtained.declined.len())
     }
 
+    /// The state of every page, first to last: exact while nobody claims or releases.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use hugearena::{Arena, PageSize, arena::PageState};
+    ///
+    /// # fn main() -> hugearena::Result<()> {
+    /// let arena = Arena::builder().page_size(PageSize::base()).capacity(3 * PageSize::base().bytes()).open()?;
+    /// let chunk = arena.claim(1);
+    /// assert_eq!(arena.page_states(), [PageState::Claimed, PageState::Fresh, PageState::Fresh]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn page_states(&self) -> Vec<PageState> {
+        self.inner.pages.states()
+    }
+
     /// Takes the error of the last claim, or step in the background, that could not populate its pages; none for eager
     /// arenas, but in a child of fork(2) that cannot have copies of its own.
     pub fn last_error(&self) -> Option<Error> {
@@ -236,7 +260,7 @@ impl Arena {
         if !self.inner.mapping.is_here() {
             return None;
         }
-        let first = self.inner.pages.claim(pages, prefer)?;
+        let first = self.inner.pages.claim_urging(pages, prefer, &|| self.inner.idlers.lift())?;
         self.make_present(first, pages).then(|| Chunk::new(self.clone(), first, pages))
     }
 

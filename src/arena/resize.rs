@@ -56,6 +56,8 @@ impl Arena {
     ///
     /// Their contents are lost, for peers as well: nobody may use pages that no chunk holds. A
     /// [`View`](super::View) that touches one nevertheless takes a page from the pool, or is killed where there is none.
+    /// A peer that attaches at that moment may take some too, to no purpose. Both are given back the next time that the
+    /// arena shrinks.
     ///
     /// # Errors
     ///
@@ -90,7 +92,24 @@ impl Arena {
             given += run.len();
             bitmap.remove(run);
         }
+        self.take_back_strays();
         Ok(given)
+    }
+
+    /// Gives pages back that the file has where the arena has none: a peer that attached while pages went made some of
+    /// them present again, or one touched what no chunk holds.
+    fn take_back_strays(&self) {
+        let counts = self.inner.pages.counts();
+        let present = counts.fresh + counts.clean + counts.dirty + counts.claimed;
+        // While others claim and grow it is not exact; looking in vain costs them nothing.
+        let known = present.saturating_sub(counts.unpopulated);
+        // A file that does not say how much it has is left to the next growth, which clears its place first.
+        if self.inner.mapping.backing().allocated_pages().is_ok_and(|pages| pages > known) {
+            self.inner.pages.for_each_absent(|run| {
+                // SAFETY: the arena has no pages there, so that nobody uses them; and nobody takes room meanwhile.
+                let _ = unsafe { self.inner.mapping.give_back(self.bytes_of(&run)) };
+            });
+        }
     }
 
     /// Gives all free pages back to the system but [`spare_pages`](super::ArenaBuilder::spare_pages), and says how many.

@@ -1,8 +1,6 @@
-//! What every page of an arena is at this moment, for pictures and reports.
+//! What a page of an arena can be, for pictures and reports. `tests/loom` includes this file.
 
 use std::fmt;
-
-use super::Arena;
 
 /// The state of one page of an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,27 +30,6 @@ impl fmt::Display for PageState {
             PageState::Reserved => "reserved",
             PageState::Absent => "absent",
         })
-    }
-}
-
-impl Arena {
-    /// The state of every page, first to last: exact while nobody claims or releases.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use hugearena::{Arena, PageSize, arena::PageState};
-    ///
-    /// # fn main() -> hugearena::Result<()> {
-    /// let arena = Arena::builder().page_size(PageSize::base()).capacity(3 * PageSize::base().bytes()).open()?;
-    /// let chunk = arena.claim(1);
-    /// assert_eq!(arena.page_states(), [PageState::Claimed, PageState::Fresh, PageState::Fresh]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn page_states(&self) -> Vec<PageState> {
-        self.inner.pages.states()
     }
 }
 

@@ -1,4 +1,4 @@
-//! A thread that works for an arena while the CPU has nothing else to do.
+//! Threads that work for an arena: one that scrubs while a CPU has nothing else to do, one that populates.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use super::{Arena, Inner};
 use crate::error::{Error, Operation, Result};
-use crate::mapping::populate::STEP_BYTES;
 use crate::memops::{Pace, Progress};
 use crate::sys::process;
 
@@ -20,12 +19,16 @@ const NAP: Duration = Duration::from_millis(1);
 const LONGEST_NAP: Duration = Duration::from_millis(64);
 /// How long it sleeps when a page could not be had.
 const NAP_AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// What is populated at a time: the kernel lets nobody else change the mappings of the process meanwhile.
+const STEP_BYTES: usize = 2 << 20;
 
 /// A background thread that scrubs an arena's dirty free pages, under the scheduler's policy `SCHED_IDLE`: only
 /// while no other thread wants its CPU. Stops when dropped, within a batch.
 ///
-/// Where every CPU is kept busy it does not get to run; a page it has in hand then comes back late to a claim that
-/// needs that very page. Leave it a CPU, or scrub from the poll loop instead ([`Arena::scrub`]).
+/// Where every CPU is kept busy it does not get to run. A claim that needs the very page which it has in hand lets it
+/// run like any other thread until that is back. A process that may not do that (it takes `CAP_SYS_NICE`, or an
+/// RLIMIT_NICE that allows the nice value 0: `ulimit -e 20`) waits for it, for seconds: leave the worker a CPU, or scrub
+/// from the poll loop instead ([`Arena::scrub`]).
 ///
 /// # Examples
 ///
@@ -50,6 +53,7 @@ const NAP_AFTER_FAILURE: Duration = Duration::from_secs(1);
 pub struct Worker {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    arena: Weak<Inner>,
     /// [`process::forks`] when it was started: a forked child has not the thread.
     forks: u64,
 }
@@ -62,25 +66,23 @@ impl Worker {
     /// When the system refuses a thread. A refusal of `SCHED_IDLE` (by seccomp) is no error: the worker then runs
     /// like any other thread.
     pub fn start(arena: &Arena) -> io::Result<Worker> {
-        let arena = arena.clone();
-        Worker::spawn(move |stop| scrub_until(&arena, stop))
+        let working = arena.clone();
+        Worker::spawn(Arc::downgrade(&arena.inner), move |stop| scrub_until(&working, stop))
     }
 
-    /// Starts one that populates what the arena has been promised, and ends when that is done or the arena is gone.
+    /// Starts one that populates what the arena has been promised, and ends when that is done or the arena is gone. It runs
+    /// like any other thread: who is inside madvise(2) keeps the whole process from mapping and unmapping, and may not
+    /// wait for an idle CPU there.
     fn populating(arena: &Arena) -> io::Result<Worker> {
         let arena = Arc::downgrade(&arena.inner);
-        Worker::spawn(move |stop| populate_until(&arena, stop))
+        Worker::spawn(Weak::clone(&arena), move |stop| populate_until(&arena, stop))
     }
 
-    fn spawn(work: impl FnOnce(&AtomicBool) + Send + 'static) -> io::Result<Worker> {
+    fn spawn(arena: Weak<Inner>, work: impl FnOnce(&AtomicBool) + Send + 'static) -> io::Result<Worker> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let work = move || {
-            let _ = process::run_when_idle();
-            work(&stopped);
-        };
-        let thread = thread::Builder::new().name("hugearena".into()).spawn(work)?;
-        Ok(Worker { stop, thread: Some(thread), forks: process::forks() })
+        let thread = thread::Builder::new().name("hugearena".into()).spawn(move || work(&stopped))?;
+        Ok(Worker { stop, thread: Some(thread), arena, forks: process::forks() })
     }
 }
 
@@ -95,7 +97,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Ends [`Populate::Background`](super::Populate::Background), after the step that it is at (32 MiB, or a page).
+    /// Ends [`Populate::Background`](super::Populate::Background), after the step that it is at (2 MiB, or a page).
     /// Pages that are not there yet are populated when they are claimed. Nothing for other arenas.
     pub fn cancel_populating(&self) {
         if let Some(worker) = self.inner.background.get() {
@@ -165,8 +167,10 @@ fn populate_until(arena: &Weak<Inner>, stop: &AtomicBool) {
 }
 
 fn scrub_until(arena: &Arena, stop: &AtomicBool) {
+    let idle = arena.inner.idlers.enroll();
     let mut nap = NAP;
     while !stop.load(Relaxed) {
+        idle.settle(stop);
         if arena.scrub(usize::MAX, &mut UntilStopped(stop)) > 0 {
             nap = NAP;
         } else if !stop.load(Relaxed) {
@@ -197,6 +201,9 @@ impl Drop for Worker {
             if thread.thread().id() == thread::current().id() {
                 // It held the last handle of the arena that it works for, and is about to end.
                 return;
+            }
+            if let Some(arena) = self.arena.upgrade() {
+                arena.idlers.lift();
             }
             thread.thread().unpark();
             // A panic of the worker has been reported by its hook; nothing is left to clean up.

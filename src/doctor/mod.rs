@@ -7,11 +7,13 @@
 
 mod holders;
 mod judgement;
+mod program;
 
 use std::path::{Path, PathBuf};
 
 pub use holders::{Held, HeldFile, Holder, Holders, Via};
 pub use judgement::{Finding, Report, Weight, judge};
+pub use program::gains_capabilities;
 
 use crate::backing::mounts;
 use crate::error::Limit;

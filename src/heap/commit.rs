@@ -13,7 +13,7 @@ use super::space::{
 use crate::error::Errno;
 use crate::page_size::PageSize;
 use crate::supply;
-use crate::sys::{EFAULT, memory};
+use crate::sys::{EFAULT, ENOMEM, memory};
 
 /// Steps that do not ask for pages of a size after a step that got none.
 const SKIPS: u32 = 8;
@@ -109,6 +109,11 @@ impl Pages {
         self.last_refused = Some(size);
     }
 
+    /// Whether the last step that asked for pages of `size` found too few in the pool.
+    fn is_short_of(&self, size: PageSize) -> bool {
+        matches!(self.tried[index(size)].why, Some(Refusal::Spare | Refusal::System(ENOMEM)))
+    }
+
     fn skip(&mut self, size: PageSize) {
         self.tried[index(size)].skips = SKIPS;
     }
@@ -140,14 +145,44 @@ fn share(size: PageSize, need: u32, extra: u32, spare: u64) -> Option<u32> {
 
 impl Heap {
     /// Commits what `place` says for pages of so many chunks, on the best pages to be had. Where it says nothing,
-    /// pages of that size are passed over.
+    /// pages of that size are passed over. Before it falls to ordinary memory, or to none, free chunks of the heap go back
+    /// to the pool if that then has enough.
     pub(crate) fn commit_best(
         &self,
         space: &Space,
         growth: &mut Growth,
         mut place: impl FnMut(&mut Growth, u32) -> Option<Plan>,
     ) -> Option<(Plan, u32, Backing)> {
-        let mut is_refused = false;
+        let (tried, fallbacks) = (growth.pages.tried, growth.pages.fallbacks);
+        let mut outcome = self.commit_hugetlb(space, growth, &mut place);
+        if let Err(Some(short)) = outcome
+            && self.has_pieces_for(growth, short)
+            && self.give_back(space, growth) > 0
+        {
+            // Whether this step falls is for the second try to say.
+            (growth.pages.tried, growth.pages.fallbacks) = (tried, fallbacks);
+            outcome = self.commit_hugetlb(space, growth, &mut place);
+        }
+        if outcome.is_ok() {
+            return outcome.ok();
+        }
+        if growth.pages.options().strict {
+            return None;
+        }
+        let plan = place(growth, 1).and_then(|plan| growth.within_limit(plan))?;
+        let (count, backing) = self.commit_ordinary(space, growth, &plan)?;
+        Some((plan, count, backing))
+    }
+
+    /// As [`commit_best`](Self::commit_best), on hugetlb pages only; else the last page size that was asked for and whose
+    /// pool was short, with how many chunks were needed.
+    fn commit_hugetlb(
+        &self,
+        space: &Space,
+        growth: &mut Growth,
+        place: &mut impl FnMut(&mut Growth, u32) -> Option<Plan>,
+    ) -> Result<(Plan, u32, Backing), Option<(PageSize, u32)>> {
+        let (mut is_refused, mut short) = (false, None);
         for size in growth.pages.options().page_sizes {
             if !growth.pages.may_ask(*size) {
                 is_refused = true;
@@ -158,17 +193,22 @@ impl Heap {
             };
             if let Some(count) = self.commit_huge(space, growth, &plan, *size) {
                 growth.pages.fallbacks += u64::from(is_refused);
-                return Some((plan, count, Backing::Hugetlb(*size)));
+                return Ok((plan, count, Backing::Hugetlb(*size)));
             }
             is_refused = true;
+            if growth.pages.is_short_of(*size) {
+                short = Some((*size, plan.need));
+            }
         }
         growth.pages.fallbacks += u64::from(is_refused);
-        if growth.pages.options().strict {
-            return None;
-        }
-        let plan = place(growth, 1).and_then(|plan| growth.within_limit(plan))?;
-        let (count, backing) = self.commit_ordinary(space, growth, &plan)?;
-        Some((plan, count, backing))
+        Err(short)
+    }
+
+    /// Whether what the pool has, with what is free in the heap, may be enough for `need` chunks on pages of `size`.
+    fn has_pieces_for(&self, growth: &Growth, (size, need): (PageSize, u32)) -> bool {
+        let pages = supply::available_pages_now(size).unwrap_or(0).saturating_sub(growth.pages.options().spare_pages);
+        let lacking = u64::from(need).saturating_sub(pages.saturating_mul(u64::from(chunks_in(size))));
+        self.runs.lock().free_units() >= lacking * u64::from(CHUNK_UNITS)
     }
 
     /// Commits the need of a plan, and its extra as far as it is ours to take, on pages of `size`; returns how many

@@ -292,8 +292,9 @@ impl Heap {
         self.give_back(space, &mut self.growth.lock())
     }
 
+    /// As [`trim`](Self::trim), by a step of growth.
     #[expect(unsafe_code)]
-    fn give_back(&self, space: &Space, growth: &mut Growth) -> usize {
+    pub(crate) fn give_back(&self, space: &Space, growth: &mut Growth) -> usize {
         let mut bytes = 0;
         loop {
             let mut runs = self.runs.lock();

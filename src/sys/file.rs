@@ -76,6 +76,12 @@ pub fn may_create_in(directory: &CStr) -> Result<(), Errno> {
     check(unsafe { libc::faccessat(libc::AT_FDCWD, directory.as_ptr(), mode, flags) })
 }
 
+/// getxattr(2): whether a file has an extended attribute.
+pub fn has_attribute(path: &CStr, name: &CStr) -> bool {
+    // SAFETY: C strings; without a buffer the call only tells a length.
+    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) >= 0 }
+}
+
 /// Reads the start of a small file (sysfs, procfs) into `buffer`, without allocating. Not a cancellation point.
 pub fn read_small<'a>(path: &CStr, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
     let fd = uncancelled::open(path)?;

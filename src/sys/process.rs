@@ -184,6 +184,20 @@ pub fn run_when_idle() -> Result<(), Errno> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &param) })
 }
 
+/// sched_setscheduler(`SCHED_OTHER`) for a thread that is under `SCHED_IDLE`. Refused with `EPERM` to those who have
+/// neither `CAP_SYS_NICE` nor an RLIMIT_NICE that allows its nice value.
+pub fn run_as_usual(thread: i32) -> Result<(), Errno> {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the call reads the struct.
+    check(unsafe { libc::sched_setscheduler(thread, libc::SCHED_OTHER, &param) })
+}
+
+/// gettid(2).
+pub fn thread_id() -> i32 {
+    // SAFETY: no preconditions; it cannot fail.
+    unsafe { libc::gettid() }
+}
+
 /// Page faults of this thread so far that needed no I/O, from getrusage(2): those that populating takes included.
 pub fn minor_faults() -> u64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
@@ -193,6 +207,12 @@ pub fn minor_faults() -> u64 {
         usage.assume_init()
     };
     usage.ru_minflt as u64
+}
+
+/// getuid(2).
+pub fn real_user() -> u32 {
+    // SAFETY: no preconditions; it cannot fail.
+    unsafe { libc::getuid() }
 }
 
 /// geteuid(2).

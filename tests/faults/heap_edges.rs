@@ -153,3 +153,34 @@ fn free_pieces_make_a_long_block_under_a_limit() {
         unsafe { long.write_bytes(7, 24 * MIB) };
     });
 }
+
+/// The pool of eight pages has two of the five that a long block needs, and the heap has the others, apart.
+fn free_pieces_make_a_long_block(heap: &HugeAlloc) {
+    let blocks: Vec<_> = (0..6).map(|_| alloc(heap, 2 * MIB)).collect();
+    assert_eq!(heap.stats().huge_2m_bytes, 12 * MIB as u64, "{}", heap.stats());
+    blocks.iter().step_by(2).for_each(|block| free(heap, *block, 2 * MIB));
+    let long = alloc(heap, 10 * MIB);
+    assert!(!long.is_null(), "{}", heap.stats());
+    // SAFETY: a block of that length.
+    unsafe { long.write_bytes(7, 10 * MIB) };
+    let stats = heap.stats();
+    assert_eq!((stats.mapped_bytes, stats.huge_2m_bytes), (16 * MIB as u64, 16 * MIB as u64), "{stats}");
+    assert_eq!((stats.fallbacks, stats.hugetlb[0].refused), (0, 0), "{stats}");
+    // It grows where it is, on what the others leave.
+    blocks.iter().skip(1).step_by(2).for_each(|block| free(heap, *block, 2 * MIB));
+    // SAFETY: a live block of that layout.
+    let longer = unsafe { heap.realloc(long, layout(10 * MIB), 14 * MIB) };
+    assert!(!longer.is_null(), "{}", heap.stats());
+    assert_eq!(heap.stats().mapped_bytes, heap.stats().huge_2m_bytes, "{}", heap.stats());
+}
+
+#[test]
+fn free_pieces_make_a_long_block_with_strict() {
+    static STRICT: HugeAlloc = HugeAlloc::new().strict();
+    Child::new().pool_of(8).run(|| free_pieces_make_a_long_block(&STRICT));
+}
+
+#[test]
+fn free_pieces_make_a_long_block_before_the_heap_falls_back() {
+    Child::new().pool_of(8).run(|| free_pieces_make_a_long_block(&HEAP));
+}

@@ -71,6 +71,24 @@ fn populated_pages_are_claimed_first() {
     });
 }
 
+#[test]
+fn the_process_maps_and_unmaps_meanwhile_on_a_busy_cpu() {
+    Child::new().needs_pages(PageSize::HUGE_2M, 64).run(|| {
+        support::machine::on_a_busy_cpu(|| {
+            let arena = background(PageSize::HUGE_2M, 64).open().unwrap();
+            let (start, mut longest) = (Instant::now(), Duration::ZERO);
+            while arena.stats().unpopulated > 0 && start.elapsed() < PATIENCE {
+                let start = Instant::now();
+                drop(Arena::builder().page_size(PageSize::base()).capacity(4096).open().unwrap());
+                longest = longest.max(start.elapsed());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // On idle CPU time it was seconds.
+            assert!(longest < Duration::from_secs(1), "{longest:?}");
+        });
+    });
+}
+
 fn minor_faults() -> u64 {
     // SAFETY: getrusage fills the struct.
     unsafe {

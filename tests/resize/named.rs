@@ -284,3 +284,27 @@ fn minor_faults() -> u64 {
         usage.ru_minflt as u64
     }
 }
+
+#[test]
+fn what_peers_took_of_its_room_goes_back_when_it_shrinks_again() {
+    Child::new().in_mount_namespace().needs_pages(PageSize::HUGE_2M, 10).run(|| {
+        let ground = Ground::new("size=20M");
+        let arena = ground.builder(10, 10).open().unwrap();
+        let mut chunk = arena.claim(3).unwrap();
+        mark(&mut chunk, 7);
+        let view = ground.attach().open().unwrap();
+        assert_eq!((arena.trim().unwrap(), ground.allocated()), (7, 3));
+        // As attaching does that began before the pages went, and ends after it.
+        view.make_present(0, view.len()).unwrap();
+        assert_eq!(ground.allocated(), 10);
+        assert_eq!((arena.trim().unwrap(), ground.allocated()), (0, 3), "{}", arena.stats());
+        assert!(is_marked(&mut chunk, 7));
+        view.make_present(0, view.len()).unwrap();
+        arena.grow(7).unwrap();
+        assert!(arena.claim_zeroed(7, FirstTouch::unknown()).is_some());
+        assert_eq!(arena.shrink(2).unwrap(), 2);
+        assert_eq!(ground.allocated(), 8);
+        drop((view, chunk, arena));
+        ground.remove();
+    });
+}

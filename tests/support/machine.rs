@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use hugearena::PageSize;
 
@@ -38,6 +38,32 @@ pub fn limit_resource(resource: libc::__rlimit_resource_t, bytes: u64) {
         assert_eq!(libc::getrlimit(resource, &mut limit), 0);
         limit.rlim_cur = bytes.min(limit.rlim_max);
         assert_eq!(libc::setrlimit(resource, &limit), 0);
+    }
+}
+
+/// Does it on one CPU, which threads like any other keep busy meanwhile. The calling thread stays on that CPU.
+pub fn on_a_busy_cpu(body: impl FnOnce()) {
+    stay_on_this_cpu();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        body();
+        stop.store(true, Relaxed);
+    });
+}
+
+fn stay_on_this_cpu() {
+    // SAFETY: calls on a live set.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
+        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::binaries::BINARIES;
+
 /// An allocator with its settings.
 pub struct Configuration {
     /// As in the table.
@@ -38,15 +40,10 @@ impl Family {
 
     /// Where its binary is.
     pub fn binary(self) -> PathBuf {
-        let path = [
-            env!("CARGO_BIN_EXE_peer-hugearena"),
-            env!("CARGO_BIN_EXE_peer-system"),
-            env!("CARGO_BIN_EXE_peer-mimalloc"),
-            env!("CARGO_BIN_EXE_peer-jemalloc"),
-            env!("CARGO_BIN_EXE_peer-snmalloc"),
-            env!("CARGO_BIN_EXE_peer-rusty"),
-            env!("CARGO_BIN_EXE_peer-bare"),
-        ][self as usize];
+        let path = match self {
+            Family::Bare => env!("CARGO_BIN_EXE_peer-bare"),
+            _ => BINARIES[self as usize],
+        };
         Path::new(path).to_owned()
     }
 

@@ -1,6 +1,7 @@
 //! `HugeAlloc` beside the allocators that people pick instead, one process each, in turns. README.md says how to read
 //! what it prints.
 
+mod binaries;
 mod configurations;
 mod figures;
 mod instructions;

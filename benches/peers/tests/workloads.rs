@@ -4,14 +4,10 @@ use std::process::Command;
 
 use hugearena_peers::workloads::{self, Workload};
 
-const PEERS: [&str; 6] = [
-    env!("CARGO_BIN_EXE_peer-hugearena"),
-    env!("CARGO_BIN_EXE_peer-system"),
-    env!("CARGO_BIN_EXE_peer-mimalloc"),
-    env!("CARGO_BIN_EXE_peer-jemalloc"),
-    env!("CARGO_BIN_EXE_peer-snmalloc"),
-    env!("CARGO_BIN_EXE_peer-rusty"),
-];
+#[path = "../driver/binaries.rs"]
+mod binaries;
+
+use binaries::BINARIES as PEERS;
 
 fn result(peer: &str, workload: &Workload) -> String {
     let output = Command::new(peer).arg(workload.name).arg(workload.quick.to_string()).output().unwrap();

@@ -93,6 +93,12 @@ impl Bitmap {
         Err(found)
     }
 
+    /// Calls `body` with every run of absent pages, which nobody takes meanwhile.
+    pub(crate) fn for_each_absent(&self, body: impl FnMut(Range<usize>)) {
+        let _nobody_takes = self.run_claims.take();
+        self.runs(true).into_iter().for_each(body);
+    }
+
     /// Gives absent pages back that [`take_absent`](Self::take_absent) took.
     pub(crate) fn put_absent(&self, pages: Range<usize>) {
         for (word, mask) in masks(pages.start, pages.len()) {

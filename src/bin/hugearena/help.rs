@@ -265,7 +265,7 @@ base pages.
 The program needs no change and need not be built again: the loader is asked, by LD_PRELOAD, to find malloc and its \
 kin in the library. So do the programs that it starts. Programs that bring a malloc of their own without letting it be \
 replaced do not use it; programs for which the loader ignores LD_PRELOAD (statically linked, setuid, of another \
-machine) are refused.
+machine, with capabilities of their file unless root runs them) are refused.
 
 A process that has been forked and goes on without exec needs pages of its own for what it writes, as many as it \
 writes to; where the pool has none left, the kernel kills it. Keep some free for servers that fork workers.

@@ -9,6 +9,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use hugearena::doctor::gains_capabilities;
+
 use crate::size;
 
 const LIBRARY: &str = "libpreload.so";
@@ -115,36 +117,38 @@ fn cannot_run(program: &OsStr, error: &io::Error) -> Refusal {
 
 /// The loader ignores LD_PRELOAD without a word for programs that it does not load or does not trust.
 fn check(program: &OsStr) -> Result<(), Refusal> {
-    // What cannot be found or read is exec's to complain about.
-    let Some((path, file)) = find(program) else {
+    // What cannot be found is exec's to complain about.
+    let Some(path) = find(program) else {
         return Ok(());
     };
     let refuse = |reason: &str| {
         Err(Refusal { status: CANNOT_RUN, reason: format!("{} {reason}: nothing can be preloaded", path.display()) })
     };
-    if file.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o6000 != 0) {
+    if fs::metadata(&path).is_ok_and(|metadata| metadata.permissions().mode() & 0o6000 != 0) {
         return refuse("is setuid or setgid");
     }
-    match kind(file) {
+    if gains_capabilities(&path) {
+        return refuse("has file capabilities, which it gains unless root runs it");
+    }
+    match File::open(&path).and_then(kind) {
         Ok(Kind::Static) => refuse("is statically linked"),
         Ok(Kind::Foreign) => refuse("is for another kind of machine"),
-        // Other formats and scripts have interpreters of their own, which are what gets loaded.
+        // Other formats and scripts have interpreters of their own, which are what gets loaded. A program need not be
+        // readable to run.
         Ok(Kind::Dynamic | Kind::Other) | Err(_) => Ok(()),
     }
 }
 
 /// As execvp(3) finds it.
-fn find(program: &OsStr) -> Option<(PathBuf, File)> {
-    let open = |path: PathBuf| {
-        let metadata = fs::metadata(&path).ok()?;
-        let is_program = metadata.is_file() && metadata.permissions().mode() & 0o111 != 0;
-        is_program.then(|| File::open(&path).ok().map(|file| (path, file)))?
+fn find(program: &OsStr) -> Option<PathBuf> {
+    let is_program = |path: &PathBuf| {
+        fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
     };
     if program.as_encoded_bytes().contains(&b'/') {
-        return open(program.into());
+        return Some(PathBuf::from(program)).filter(is_program);
     }
     let path = env::var_os("PATH")?;
-    env::split_paths(&path).find_map(|directory| open(directory.join(program)))
+    env::split_paths(&path).map(|directory| directory.join(program)).find(is_program)
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -16,18 +16,9 @@ mod locks;
 #[allow(dead_code, unused_imports)]
 mod ring;
 mod rings;
-/// What pictures of an arena show; the models draw none.
-mod state {
-    #[allow(dead_code)]
-    pub enum PageState {
-        Fresh,
-        Clean,
-        Dirty,
-        Claimed,
-        Reserved,
-        Absent,
-    }
-}
+#[path = "../../../src/arena/state.rs"]
+#[allow(dead_code)]
+mod state;
 mod sync;
 
 /// What the included sources use of the crate besides `sync`.

@@ -1,0 +1,92 @@
+//! Threads that run only while a CPU is idle, and hold pages. Who waits for such a page on a busy machine lends its holder
+//! the right to run, as priority inheritance does: the kernel's own is for real-time threads, and for locks.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use parking_lot::Mutex;
+
+use super::A_MOMENT;
+use crate::sys::process;
+
+/// The idle threads of an arena.
+#[derive(Default)]
+pub(super) struct Idlers {
+    threads: Mutex<Vec<Idler>>,
+    /// The system does not let this process lift a thread; it is not asked again.
+    is_refused: AtomicBool,
+}
+
+struct Idler {
+    thread: i32,
+    /// [`process::forks`] when it enrolled: a forked child has not the thread.
+    forks: u64,
+    is_lifted: bool,
+}
+
+impl Idlers {
+    /// Lets this thread run only while no other wants its CPU, until somebody lifts it. Where that is refused (by seccomp)
+    /// it runs like any other, and nobody needs to lift it.
+    pub(super) fn enroll(&self) -> Enrolled<'_> {
+        let (thread, forks) = (process::thread_id(), process::forks());
+        // In a child of fork(2) a thread of the parent may hold the list, for ever: nobody lifts this one then.
+        let list = process::run_when_idle().ok().and_then(|()| self.threads.try_lock_for(A_MOMENT));
+        let idlers = list.map(|mut threads| {
+            threads.retain(|idler| idler.forks == forks);
+            threads.push(Idler { thread, forks, is_lifted: false });
+            self
+        });
+        Enrolled { idlers, thread }
+    }
+
+    /// Lets all of them run like any other thread until they [settle](Enrolled::settle) again. Never waits.
+    #[cold]
+    pub(super) fn lift(&self) {
+        if self.is_refused.load(Relaxed) {
+            return;
+        }
+        let Some(mut threads) = self.threads.try_lock() else { return };
+        let forks = process::forks();
+        for idler in threads.iter_mut().filter(|idler| idler.forks == forks && !idler.is_lifted) {
+            // A thread leaves the list, under this lock, before it ends: the number is its own.
+            idler.is_lifted = process::run_as_usual(idler.thread).is_ok();
+            if !idler.is_lifted {
+                self.is_refused.store(true, Relaxed);
+            }
+        }
+    }
+}
+
+/// A thread that is on the list, if it could be; off it when dropped.
+pub(super) struct Enrolled<'a> {
+    idlers: Option<&'a Idlers>,
+    thread: i32,
+}
+
+impl Enrolled<'_> {
+    /// Becomes idle again if somebody has lifted this thread, but to `stop`; with no page in hand.
+    pub(super) fn settle(&self, stop: &AtomicBool) {
+        // Not under the lock: where the CPUs are busy this thread stays where it is as soon as it is idle. It looks again
+        // afterwards, so that nobody's lifting is undone unseen.
+        while self.take_lifted() && !stop.load(Relaxed) {
+            let _ = process::run_when_idle();
+        }
+    }
+
+    fn take_lifted(&self) -> bool {
+        let take = |idlers: &Idlers| {
+            let mut threads = idlers.threads.lock();
+            let own = threads.iter_mut().find(|idler| idler.thread == self.thread);
+            own.is_some_and(|idler| std::mem::take(&mut idler.is_lifted))
+        };
+        self.idlers.is_some_and(take)
+    }
+}
+
+impl Drop for Enrolled<'_> {
+    fn drop(&mut self) {
+        if let Some(idlers) = self.idlers {
+            idlers.threads.lock().retain(|idler| idler.thread != self.thread);
+        }
+    }
+}
