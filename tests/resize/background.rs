@@ -1,6 +1,6 @@
 //! Population in the background: chunks are handed out meanwhile, and nothing is worse than in a lazy arena.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::support::cgroup::{CgroupSpec, Limit, Version};
 use super::*;
