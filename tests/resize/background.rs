@@ -7,7 +7,7 @@ use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Waits until it is true: the worker runs only while the CPU has nothing else to do.
+/// Waits until it is true: the worker does not have the CPU to itself.
 pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
     assert!(support::is_so_within(PATIENCE, is_so), "not within {PATIENCE:?}: {what}");
 }
@@ -83,8 +83,8 @@ fn the_process_maps_and_unmaps_meanwhile_on_a_busy_cpu() {
                 longest = longest.max(start.elapsed());
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // On idle CPU time it was seconds.
-            assert!(longest < Duration::from_secs(1), "{longest:?}");
+            // A fair share of the CPU is milliseconds; on idle time alone it was 13 s.
+            assert!(longest < Duration::from_secs(5), "{longest:?}");
         });
     });
 }
