@@ -2,34 +2,82 @@
 //! starts with lists that are whole. Caches of threads that do not exist in the child stay unused there; the room that was
 //! lent to them may be lent again.
 //!
+//! Nothing here touches a huge page: after a fork, the first to write to one gets another page from the pool, and where the
+//! pool has none and that is the parent, the child's goes to it. Whoever touches it there, if only to read, is killed by
+//! SIGBUS. A child that touches no block of the heap before it calls exec(2) lives, whatever the pool has.
+//!
 //! Linux 6.18 loses pages of 1 GiB in fork(2), at random: `copy_hugetlb_page_range` asks the table that a page's entry
 //! lies in how many processes share it, and only tables of entries for 2 MiB have that count; in others a stale number
 //! may stand there, and the entry is then not copied. The child would read zeroes, so it looks, and ends instead.
 
 #![allow(unsafe_code)]
 
-use super::HEAP;
-use crate::sys::process;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Registers the handlers, before the first block is handed out.
+use super::{HEAP, thread};
+use crate::sys::process::{self, Registration};
+
+/// What the cache of the thread that forks has on loan. Written before the fork: its page may be gone after.
+static LOANS: AtomicU64 = AtomicU64::new(0);
+/// How many times more than once the thread that forks has come through [`prepare`]. Its own while it has every lock.
+static REPEATS: AtomicU32 = AtomicU32::new(0);
+
+/// Registers the handlers, before the first lock is taken. Handlers that are registered twice run as if they were once.
 pub(crate) fn register() {
-    // Without memory for the registration the process cannot allocate either; it goes on without.
-    // SAFETY: the handlers only take and give back the heap's locks, in the heap's order, and do not unwind.
-    let _ = unsafe { process::at_fork(prepare, done, done_in_child) };
+    static HANDLERS: Registration = Registration::new();
+    HANDLERS.ensure(|| {
+        // Without memory for the registration the process cannot allocate either; it goes on without.
+        // SAFETY: the handlers only take and give back the heap's locks, in the heap's order, and do not unwind.
+        let _ = unsafe { process::at_fork(prepare, done, done_in_child) };
+    });
 }
 
 unsafe extern "C" fn prepare() {
+    if process::is_forking() {
+        REPEATS.fetch_add(1, Relaxed);
+        return;
+    }
+    HEAP.starting.acquire();
     HEAP.growth.acquire();
     for central in &HEAP.centrals {
         central.acquire();
     }
     HEAP.runs.acquire();
-    // Handlers that were registered before ours run from here to `done`, and may allocate.
+    LOANS.store(thread::borrowed_bytes() as u64, Relaxed);
+    // Handlers that were registered before ours run from here to `done`, and may allocate; they get no loans.
     process::begin_fork();
 }
 
 /// In the parent, and in the child alike: the forking thread holds every lock.
 unsafe extern "C" fn done() {
+    give_back();
+}
+
+unsafe extern "C" fn done_in_child() {
+    if !give_back() {
+        return;
+    }
+    HEAP.keep_loans(LOANS.load(Relaxed));
+    if let Some(space) = HEAP.space()
+        && HEAP.has_lost_pages(space)
+    {
+        process::abort_with(
+            "hugearena: the kernel lost a 1 GiB page of the heap in this child of fork(2): see HugeAlloc::fork_unsafe\n",
+        );
+    }
+}
+
+/// Gives the locks back after the last repeat; whether it was that. A thread that comes here without having come through
+/// `prepare`, because some C libraries run what is registered in the middle of a fork, has none.
+fn give_back() -> bool {
+    if !process::is_forking() {
+        return false;
+    }
+    if REPEATS.load(Relaxed) > 0 {
+        REPEATS.fetch_sub(1, Relaxed);
+        return false;
+    }
     process::end_fork();
     // SAFETY: `prepare` took them, in this thread.
     unsafe {
@@ -38,18 +86,31 @@ unsafe extern "C" fn done() {
             central.release();
         }
         HEAP.growth.release();
+        HEAP.starting.release();
     }
+    true
 }
 
-unsafe extern "C" fn done_in_child() {
-    // SAFETY: as in the parent.
-    unsafe { done() };
-    HEAP.keep_own_loans();
-    if let Some(space) = HEAP.space()
-        && HEAP.has_lost_pages(space)
-    {
-        process::abort_with(
-            "hugearena: the kernel lost a 1 GiB page of the heap in this child of fork(2): see HugeAlloc::fork_unsafe\n",
-        );
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fork_that_comes_through_twice_takes_and_gives_back_once() {
+        // SAFETY: each call of `prepare` is followed by one of `done`, in this thread.
+        unsafe {
+            prepare();
+            prepare();
+            assert!(process::is_forking());
+            done();
+            assert!(process::is_forking(), "the other one is still to come");
+            done();
+        }
+        assert!(!process::is_forking());
+        let held = HEAP.starting.lock();
+        // SAFETY: in the middle of a fork that did not come through `prepare`, nothing is given back.
+        unsafe { done() };
+        assert!(HEAP.starting.try_lock().is_none());
+        drop(held);
     }
 }

@@ -10,7 +10,7 @@
 //!  growth             growth    commit chunks of 2 MiB                                   (growth lock, system calls)
 //! ```
 //!
-//! Locks are taken in the order growth, class (by index), runs. Blocks above 256 KiB are runs themselves.
+//! Locks are taken in the order starting, growth, class (by index), runs. Blocks above 256 KiB are runs themselves.
 
 #![allow(unsafe_code)]
 
@@ -41,7 +41,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::memops::FirstTouch;
-use crate::sys::process::ThreadKey;
+use crate::sys::process::{self, ThreadKey};
 use central::Central;
 use growth::Growth;
 use lock::Lock;
@@ -243,6 +243,8 @@ static HEAP: Heap = Heap::new();
 
 /// Everything the threads share. Const-constructed: allocation works before `main`.
 struct Heap {
+    /// Held by the first allocation until there is a space: the fork handlers know a lock, and not a cell's state.
+    starting: Lock<()>,
     /// Const: set by the first allocation; `None` when the process cannot have a heap.
     space: OnceLock<Option<Space>>,
     /// Const after start: the pthread key whose destructor empties a thread's cache, plus one; 0 for none.
@@ -257,6 +259,7 @@ struct Heap {
 impl Heap {
     const fn new() -> Heap {
         Heap {
+            starting: Lock::new(()),
             space: OnceLock::new(),
             exit_key: AtomicU32::new(0),
             lent_bytes: AtomicU64::new(0),
@@ -268,22 +271,30 @@ impl Heap {
 
     /// Makes the heap ready, with the options of the first who calls. Returns whether there is one.
     fn start(&self, config: &HugeAlloc) -> bool {
+        match self.space.get() {
+            Some(space) => space.is_some(),
+            None => self.start_once(config),
+        }
+    }
+
+    /// As [`start`](Self::start), when there was no heap a moment ago.
+    #[cold]
+    fn start_once(&self, config: &HugeAlloc) -> bool {
+        // Before the first lock: one that another thread holds at fork would stay held in the child.
+        fork::register();
+        let starting = self.starting.lock();
         if let Some(space) = self.space.get() {
             return space.is_some();
         }
-        let mut is_first = false;
-        let space = self.space.get_or_init(|| {
-            is_first = true;
-            self.growth.lock().set_options(config.options);
-            // Before the first block: a lock that another thread holds at fork would stay held in the child.
-            fork::register();
-            // SAFETY: the only values stored under the key are caches, which is what the destructor takes.
-            if let Ok(key) = unsafe { ThreadKey::new(thread::at_thread_exit) } {
-                self.exit_key.store(key.to_raw() + 1, Relaxed);
-            }
-            Space::new().ok()
-        });
-        if is_first && let Some(space) = space {
+        self.growth.lock().set_options(config.options);
+        // SAFETY: the only values stored under the key are caches, which is what the destructor takes.
+        if let Ok(key) = unsafe { ThreadKey::new(thread::at_thread_exit) } {
+            self.exit_key.store(key.to_raw() + 1, Relaxed);
+        }
+        // Nobody waits inside the cell, and no child is forked meanwhile: it is filled under the lock.
+        let space = self.space.get_or_init(|| Space::new().ok());
+        drop(starting);
+        if let Some(space) = space {
             self.grow_initially(space);
         }
         space.is_some()
@@ -352,6 +363,10 @@ impl Heap {
     fn lend_room(&self, bytes: usize) -> bool {
         const LENT_BYTES: u64 = 1 << 20;
         const LENT_PART: u64 = 16;
+        // What this thread has on loan is on record for the child.
+        if process::is_forking() {
+            return false;
+        }
         let Some(committed) = self.committed_bytes_now() else {
             return false;
         };
@@ -376,9 +391,9 @@ impl Heap {
         self.lent_bytes.fetch_sub(bytes as u64, Relaxed);
     }
 
-    /// Forgets what was lent to threads that a child of fork(2) does not have.
-    fn keep_own_loans(&self) {
-        self.lent_bytes.store(thread::borrowed_bytes() as u64, Relaxed);
+    /// In a child of fork(2): forgets what was lent to threads that it does not have.
+    fn keep_loans(&self, own_bytes: u64) {
+        self.lent_bytes.store(own_bytes, Relaxed);
     }
 
     /// Fills `out` with blocks of `class`, as far as they come without growing twice; returns how many, 0 only
