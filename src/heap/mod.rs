@@ -66,7 +66,13 @@ pub use stats::{HeapStats, HeldPages};
 ///
 /// A child of fork(2) has a usable heap, whatever other threads were doing. What their caches held stays unused in
 /// the child. Fork handlers of others may allocate, whenever they were registered. As with any malloc, a signal handler
-/// must neither allocate nor fork. A child that writes to huge pages needs pages of its own; where the pool has none, the kernel kills the child.
+/// must neither allocate nor fork.
+///
+/// A huge page that parent or child writes to while both have it is copied to another one of the pool. Where the pool has
+/// none, the kernel takes it from the child, and kills the child as soon as it looks there: also one that only reads,
+/// if the parent writes. A process that has its pages from its own parent, such as a daemon, is killed like a child when
+/// it writes. [`spare_pages`](Self::spare_pages) keeps pages for all that. `std::process::Command` does not fork,
+/// unless it is given a user, a group, a hook (`pre_exec`), or a `PATH` together with a program without a slash.
 ///
 /// # Limits and errors
 ///

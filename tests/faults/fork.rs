@@ -133,6 +133,7 @@ fn a_child_that_touches_no_block_survives_a_full_pool() {
     });
 }
 
+/// Experiments: 13.
 #[test]
 fn a_child_that_only_reads_survives_a_full_pool() {
     static HEAP: HugeAlloc = HugeAlloc::new();
