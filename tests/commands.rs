@@ -1,5 +1,5 @@
-//! A program under `HugeAlloc` that starts others, while a thread of it writes to the heap and the pool has few pages left
-//! or none. `HUGEARENA_FORKS=1000` starts as many of each kind.
+//! A program under `HugeAlloc` that starts others, while a thread of it writes to the heap and the pool is empty.
+//! `HUGEARENA_FORKS=1000` starts as many of each kind.
 
 #![allow(unsafe_code)]
 
@@ -72,16 +72,8 @@ fn churn(stop: &AtomicBool) {
     }
 }
 
-fn held_pages() -> u64 {
-    GLOBAL.stats().huge_2m_bytes >> PageSize::HUGE_2M.log2()
-}
-
-/// Starts the programs while `left` pages are left of the pool, in a process of its own; `check` gets what became of each.
-fn start_all(
-    kinds: &[fn() -> Command],
-    left: impl Fn() -> u64,
-    check: impl Fn(&Command, std::io::Result<std::process::ExitStatus>),
-) {
+/// Starts the programs while the pool is empty; `check` gets what became of each.
+fn start_all(kinds: &[fn() -> Command], check: impl Fn(&Command, std::io::Result<std::process::ExitStatus>)) {
     let rounds: u64 = std::env::var("HUGEARENA_FORKS").ok().map_or(25, |text| text.parse().unwrap());
     static STOP: AtomicBool = AtomicBool::new(false);
     let writer = std::thread::spawn(|| churn(&STOP));
@@ -90,7 +82,7 @@ fn start_all(
         // SAFETY: no preconditions; the time is for a batch, not for all.
         unsafe { libc::alarm(100) };
         // The heap may have grown, and others give pages back.
-        let _hog = match Hog::leaving(left()) {
+        let _hog = match Hog::leaving(0) {
             Ok(hog) => hog,
             Err(reason) => return skip_size(PageSize::HUGE_2M, &reason),
         };
@@ -115,14 +107,7 @@ fn assert_runs(command: &Command, status: std::io::Result<std::process::ExitStat
 #[test]
 fn programs_are_spawned_while_the_pool_is_empty() {
     let _pool = PoolLock::take();
-    Child::new().ignoring_pool().run(|| start_all(&SPAWNED, || 0, assert_runs));
-}
-
-/// As much as this process and its child can write to: what is left is enough, however many are started.
-#[test]
-fn programs_are_forked_while_the_pool_has_a_page_for_each_of_the_heap() {
-    let _pool = PoolLock::take();
-    Child::new().ignoring_pool().run(|| start_all(&FORKED, || held_pages() + 8, assert_runs));
+    Child::new().ignoring_pool().run(|| start_all(&SPAWNED, assert_runs));
 }
 
 /// A page that the parent writes to while a child has not called exec(2) is taken from the child, if the pool has none: it is
@@ -131,15 +116,9 @@ fn programs_are_forked_while_the_pool_has_a_page_for_each_of_the_heap() {
 fn only_children_are_killed_while_the_pool_is_empty() {
     let _pool = PoolLock::take();
     Child::new().ignoring_pool().run(|| {
-        start_all(
-            &FORKED,
-            || 0,
-            |command, status| match status {
-                Ok(status) => {
-                    assert!(status.success() || status.signal() == Some(libc::SIGBUS), "{command:?}: {status}")
-                }
-                Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EFAULT), "{command:?}: {error}"),
-            },
-        );
+        start_all(&FORKED, |command, status| match status {
+            Ok(status) => assert!(status.success() || status.signal() == Some(libc::SIGBUS), "{command:?}: {status}"),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EFAULT), "{command:?}: {error}"),
+        });
     });
 }
