@@ -309,15 +309,10 @@ fn pool_for_children(test: &str) -> Option<PoolLock> {
 fn children_of_fork_allocate_and_free_what_they_inherited() {
     let _alone = alone();
     let busy = Busy::start(3);
-    let mut pool = None;
+    let Some(_pool) = pool_for_children("fork") else {
+        return;
+    };
     for round in 0..300 {
-        if round % 50 == 0 {
-            drop(pool);
-            pool = pool_for_children("fork");
-        }
-        if pool.is_none() {
-            return;
-        }
         let inherited: Vec<Vec<u8>> = (0..200).map(|index| vec![index as u8; 1 + index * 50]).collect();
         let status = support::fork(move || {
             assert!(inherited.iter().enumerate().all(|(index, block)| is_filled(block, index as u8)));
@@ -336,10 +331,10 @@ fn children_of_fork_allocate_and_free_what_they_inherited() {
 fn a_child_of_fork_may_start_threads_and_outlive_its_parents_blocks() {
     let _alone = alone();
     let busy = Busy::start(2);
+    let Some(_pool) = pool_for_children("fork") else {
+        return;
+    };
     for round in 0..20 {
-        let Some(_pool) = pool_for_children("fork") else {
-            return;
-        };
         let status = support::fork(|| {
             let work = |seed| {
                 let left = std::cell::Cell::new(2_000);
@@ -357,10 +352,10 @@ fn a_child_of_fork_may_start_threads_and_outlive_its_parents_blocks() {
 fn processes_are_started_while_threads_allocate() {
     let _alone = alone();
     let busy = Busy::start(4);
+    let Some(_pool) = pool_for_children("std::process::Command") else {
+        return;
+    };
     for round in 0..25 {
-        let Some(_pool) = pool_for_children("std::process::Command") else {
-            return;
-        };
         let mut plain = Command::new("true");
         let mut with_path = Command::new("true");
         with_path.env("PATH", "/bin:/usr/bin").arg("x".repeat(1_000));
