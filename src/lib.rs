@@ -30,9 +30,9 @@
 //! On kernels other than Linux and on 32-bit machines it does not compile. Do not use it where memory has to go
 //! back to the system quickly (the heap keeps what it has until [`HugeAlloc::trim`]), in containers of a few
 //! MiB (the grain is 2 MiB), or to stop an attacker: debug builds and the feature `hardened` abort on wrong frees,
-//! but it is not a hardened allocator. A child of fork(2) that writes to huge pages needs pages of its own from the
-//! pool; where the pool is exhausted the kernel kills that child (not the parent). [`HugeAlloc::spare_pages`] keeps
-//! some for it, and [`HugeAlloc::fork_unsafe`] says what becomes of pages of 1 GiB.
+//! but it is not a hardened allocator. Huge pages that a child of fork(2) or its parent writes to while both have them are
+//! copied to others of the pool; where that is exhausted the kernel kills the child ([`HugeAlloc`] has the details).
+//! [`HugeAlloc::spare_pages`] keeps some for it, and [`HugeAlloc::fork_unsafe`] says what becomes of pages of 1 GiB.
 //!
 //! # Words
 //!

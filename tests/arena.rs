@@ -586,15 +586,14 @@ fn pages_that_are_not_there_are_an_error_or_stand_ins_that_say_why() {
         if !size.is_huge() {
             return;
         }
-        let available = Supply::read().available_pages(size) as usize;
-        let wanted = builder(size, available + 1).populate(Populate::Lazy);
-        let error = wanted.clone().open().unwrap_err();
+        let pages = support::too_many(size);
+        let error = builder(size, pages).populate(Populate::Lazy).open().unwrap_err();
         let limit = error.limit().unwrap_or_else(|| panic!("no limit: {error}"));
         assert_eq!(limit.kind, LimitKind::Pool, "{error}");
-        assert_eq!(limit.needed_bytes, ((available + 1) * size.bytes()) as u64);
+        assert_eq!(limit.needed_bytes, (pages * size.bytes()) as u64);
         assert!(limit.remedy.starts_with("echo ") && error.to_string().contains(&limit.remedy), "{error}");
 
-        let arena = Arena::builder().page_size(size).capacity((available + 1) * size.bytes());
+        let arena = Arena::builder().page_size(size).capacity(pages * size.bytes());
         let arena = arena.populate(Populate::Lazy).open().unwrap();
         let obtained = arena.obtained();
         assert!(obtained.is_fallback() && obtained.page_size < size, "{obtained}");

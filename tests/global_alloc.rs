@@ -288,9 +288,11 @@ fn large_blocks_of_any_size_need_few_mappings() {
     GLOBAL.trim();
 }
 
-/// Whether a forked child can copy every huge page that the heap holds, should it write to all of them: where
-/// the pool is too short for that, the kernel kills the child, which no allocator can help.
-fn children_can_copy(test: &str) -> bool {
+/// The pool, if it has a page for every huge page that the heap holds, should a forked child or its parent write to all of
+/// them: where it is too short for that, the kernel kills the child, which no allocator can help. Other tests take no
+/// pages while this is held.
+fn pool_for_children(test: &str) -> Option<PoolLock> {
+    let pool = PoolLock::take();
     GLOBAL.trim();
     let held = GLOBAL.stats().huge_2m_bytes / (2 << 20);
     let free = Supply::read().pool(PageSize::HUGE_2M).map_or(0, |pool| pool.available_pages());
@@ -299,7 +301,7 @@ fn children_can_copy(test: &str) -> bool {
     if !can {
         support::skip(test, &format!("children may need {held} pages of 2M, {free} are free"));
     }
-    can
+    can.then_some(pool)
 }
 
 /// Experiments: 59.
@@ -307,10 +309,10 @@ fn children_can_copy(test: &str) -> bool {
 fn children_of_fork_allocate_and_free_what_they_inherited() {
     let _alone = alone();
     let busy = Busy::start(3);
+    let Some(_pool) = pool_for_children("fork") else {
+        return;
+    };
     for round in 0..300 {
-        if round % 50 == 0 && !children_can_copy("fork") {
-            return;
-        }
         let inherited: Vec<Vec<u8>> = (0..200).map(|index| vec![index as u8; 1 + index * 50]).collect();
         let status = support::fork(move || {
             assert!(inherited.iter().enumerate().all(|(index, block)| is_filled(block, index as u8)));
@@ -329,10 +331,10 @@ fn children_of_fork_allocate_and_free_what_they_inherited() {
 fn a_child_of_fork_may_start_threads_and_outlive_its_parents_blocks() {
     let _alone = alone();
     let busy = Busy::start(2);
+    let Some(_pool) = pool_for_children("fork") else {
+        return;
+    };
     for round in 0..20 {
-        if !children_can_copy("fork") {
-            return;
-        }
         let status = support::fork(|| {
             let work = |seed| {
                 let left = std::cell::Cell::new(2_000);
@@ -346,15 +348,14 @@ fn a_child_of_fork_may_start_threads_and_outlive_its_parents_blocks() {
     drop(busy);
 }
 
-/// Experiments: 13.
 #[test]
 fn processes_are_started_while_threads_allocate() {
     let _alone = alone();
     let busy = Busy::start(4);
+    let Some(_pool) = pool_for_children("std::process::Command") else {
+        return;
+    };
     for round in 0..25 {
-        if !children_can_copy("std::process::Command") {
-            return;
-        }
         let mut plain = Command::new("true");
         let mut with_path = Command::new("true");
         with_path.env("PATH", "/bin:/usr/bin").arg("x".repeat(1_000));
@@ -389,9 +390,9 @@ extern "C" fn allocate_at_exit() {
 #[test]
 fn exit_handlers_may_allocate() {
     let _alone = alone();
-    if !children_can_copy("exit handlers") {
+    let Some(_pool) = pool_for_children("exit handlers") else {
         return;
-    }
+    };
     let status = support::fork(|| {
         // SAFETY: registers a function that lives as long as the process; exit(3) runs it.
         unsafe {
@@ -404,6 +405,7 @@ fn exit_handlers_may_allocate() {
 
 #[test]
 fn the_main_thread_may_end_while_others_allocate() {
+    let _pool = PoolLock::take();
     Child::new().ignoring_pool().run(|| {
         let busy = Busy::start(3);
         let status = support::fork(|| {

@@ -21,8 +21,11 @@ models() { cargo run --release --manifest-path tests/loom/Cargo.toml; }
 # Wrong frees, and everything else of the heap, in a release build that checks.
 checks() { cargo test --release --features hardened --test hardening --test heap --test global_alloc; }
 
-# Eight threads allocate while one forks.
-forks() { HUGEARENA_FORKS=${HUGEARENA_FORKS:-10000} cargo test --release --test fork; }
+# Eight threads allocate while one forks; and new processes fork during their first allocation.
+forks() {
+    HUGEARENA_FORKS=${HUGEARENA_FORKS:-10000} cargo test --release --test fork
+    HUGEARENA_FORKS=$((${HUGEARENA_FORKS:-10000} / 5)) cargo test --release --test start
+}
 
 # 100,000 threads that come and go; in debug builds there are fewer.
 threads() { cargo test --release --test memory; }

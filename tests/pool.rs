@@ -17,7 +17,6 @@ use hugearena::backing::BackingKind;
 use hugearena::error::Operation;
 use hugearena::pool::{self, Pool};
 use hugearena::ring::{self, Kind, Mpmc};
-use hugearena::supply::Supply;
 use hugearena::{Arena, PageSize, PoolBox, Populate};
 
 use support::child::{SECONDS, fork, wait_for};
@@ -64,7 +63,7 @@ fn stand_in_pages_are_no_bound_for_objects() {
         if !size.is_huge() {
             return;
         }
-        let pages = Supply::read().available_pages(size) as usize + 1;
+        let pages = support::too_many(size);
         let arena = Arena::builder().page_size(size).capacity(pages * size.bytes()).populate(Populate::Lazy);
         let arena = arena.open().unwrap();
         assert!(arena.obtained().is_fallback());

@@ -24,7 +24,6 @@ use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::OnceLock;
 
 use super::state::PageState;
 use crate::page_size::PageSize;
@@ -176,20 +175,12 @@ impl Record {
     }
 }
 
-/// `/proc/sys/kernel/random/boot_id`, another one after every boot. Read once: no process outlives it.
+/// `/proc/sys/kernel/random/boot_id`, another one after every boot. Read each time: a child that is forked while another
+/// thread fills a cell would wait for that for ever.
 pub(super) fn boot_id() -> Option<[u8; 16]> {
-    static ID: OnceLock<Option<[u8; 16]>> = OnceLock::new();
-    let read = || {
-        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        let digits: String = text.trim().split('-').collect();
-        Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
-    };
-    // Not `get_or_init`: a child of fork(2) would wait for ever for the thread of its parent that was reading.
-    ID.get().copied().unwrap_or_else(|| {
-        let id = read();
-        let _ = ID.set(id);
-        id
-    })
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let digits: String = text.trim().split('-').collect();
+    Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
 }
 
 fn numbers(words: &[[u8; 8]]) -> Vec<u64> {

@@ -7,7 +7,11 @@
 //!
 //! fork(2) of glibc takes the lock of all stdio streams after the handlers, and before the locks of its own malloc. A
 //! thread in `fflush(NULL)` has it and waits for one stream, whose holder may be in `getline` and wait for the heap: so
-//! ours are taken behind it as well.
+//! ours are taken behind it as well (glibc bug 19431).
+//!
+//! Nothing here touches a huge page: after a fork, the first to write to one gets another page from the pool, and where the
+//! pool has none and that is the parent, the child's goes to it. Whoever touches it there, if only to read, is killed by
+//! SIGBUS. A child that touches no block of the heap before it calls exec(2) lives, whatever the pool has.
 //!
 //! Linux 6.18 loses pages of 1 GiB in fork(2), at random: `copy_hugetlb_page_range` asks the table that a page's entry
 //! lies in how many processes share it, and only tables of entries for 2 MiB have that count; in others a stale number
@@ -15,44 +19,48 @@
 
 #![allow(unsafe_code)]
 
-use super::HEAP;
-use crate::sys::{glibc, process};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Registers the handlers, before the first block is handed out.
+use super::{HEAP, thread};
+use crate::sys::glibc;
+use crate::sys::process::{self, Registration};
+
+/// What the cache of the thread that forks has on loan. Written before the fork: its page may be gone after.
+static LOANS: AtomicU64 = AtomicU64::new(0);
+/// How many times more than once the thread that forks has come through [`prepare`]. Its own while it has every lock.
+static REPEATS: AtomicU32 = AtomicU32::new(0);
+
+/// Registers the handlers, before the first lock is taken. Handlers that are registered twice run as if they were once.
 pub(crate) fn register() {
-    // Without memory for the registration the process cannot allocate either; it goes on without.
-    // SAFETY: the handlers only take and give back the heap's locks, in the heap's order, and do not unwind.
-    let _ = unsafe { process::at_fork(prepare, done_in_parent, done_in_child) };
+    static HANDLERS: Registration = Registration::new();
+    HANDLERS.ensure(|| {
+        // Without memory for the registration the process cannot allocate either; it goes on without.
+        // SAFETY: the handlers only take and give back the heap's locks, in the heap's order, and do not unwind.
+        let _ = unsafe { process::at_fork(prepare, done_in_parent, done_in_child) };
+    });
 }
 
 unsafe extern "C" fn prepare() {
-    if glibc::is_single_threaded() {
-        return;
+    if !glibc::is_single_threaded() {
+        take();
     }
-    glibc::lock_streams();
-    HEAP.growth.acquire();
-    for central in &HEAP.centrals {
-        central.acquire();
-    }
-    HEAP.runs.acquire();
-    // Handlers that were registered before ours run from here to `release`, and may allocate.
-    process::begin_fork();
 }
 
 unsafe extern "C" fn done_in_parent() {
-    if process::is_forking() {
-        // SAFETY: this thread is between `prepare` and here.
-        unsafe { release() };
+    if give_back() {
         glibc::unlock_streams();
     }
 }
 
 unsafe extern "C" fn done_in_child() {
-    if process::is_forking() {
-        // SAFETY: as in the parent; the only thread of the child counts as the one that took them.
-        unsafe { release() };
+    if give_back() {
         glibc::reset_streams();
-        HEAP.keep_own_loans();
+        HEAP.keep_loans(LOANS.load(Relaxed));
+    }
+    if process::is_forking() {
+        // Of handlers that were registered twice, the last to run looks.
+        return;
     }
     // A signal handler that forks in a process with one thread may have interrupted the holder of the growth lock, which
     // is this thread: then it is lent, as to other handlers.
@@ -66,19 +74,64 @@ unsafe extern "C" fn done_in_child() {
     }
 }
 
-/// Gives the locks back.
-///
-/// # Safety
-///
-/// The calling thread holds them all, through [`prepare`].
-unsafe fn release() {
+/// Takes the locks, the first time that the thread which forks comes here.
+fn take() {
+    if process::is_forking() {
+        REPEATS.fetch_add(1, Relaxed);
+        return;
+    }
+    glibc::lock_streams();
+    HEAP.starting.acquire();
+    HEAP.growth.acquire();
+    for central in &HEAP.centrals {
+        central.acquire();
+    }
+    HEAP.runs.acquire();
+    LOANS.store(thread::borrowed_bytes() as u64, Relaxed);
+    // Handlers that were registered before ours run from here to `give_back`, and may allocate; they get no loans.
+    process::begin_fork();
+}
+
+/// Gives the locks back after the last repeat; whether it was that. A thread that comes here without having taken them has
+/// none: it was alone, or some C libraries run what is registered in the middle of a fork.
+fn give_back() -> bool {
+    if !process::is_forking() {
+        return false;
+    }
+    if REPEATS.load(Relaxed) > 0 {
+        REPEATS.fetch_sub(1, Relaxed);
+        return false;
+    }
     process::end_fork();
-    // SAFETY: the caller's contract.
+    // SAFETY: `take` took them, in this thread.
     unsafe {
         HEAP.runs.release();
         for central in &HEAP.centrals {
             central.release();
         }
         HEAP.growth.release();
+        HEAP.starting.release();
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fork_that_comes_through_twice_takes_and_gives_back_once() {
+        take();
+        take();
+        assert!(process::is_forking());
+        assert!(!give_back());
+        assert!(process::is_forking(), "the other one is still to come");
+        assert!(give_back());
+        glibc::unlock_streams();
+        assert!(!process::is_forking());
+        let held = HEAP.starting.lock();
+        assert!(!give_back(), "in the middle of a fork that did not come through `take`");
+        assert!(HEAP.starting.try_lock().is_none());
+        drop(held);
     }
 }

@@ -10,7 +10,7 @@
 //!  growth             growth    commit chunks of 2 MiB                                   (growth lock, system calls)
 //! ```
 //!
-//! Locks are taken in the order growth, class (by index), runs. Blocks above 256 KiB are runs themselves.
+//! Locks are taken in the order starting, growth, class (by index), runs. Blocks above 256 KiB are runs themselves.
 
 #![allow(unsafe_code)]
 
@@ -41,7 +41,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::memops::FirstTouch;
-use crate::sys::process::ThreadKey;
+use crate::sys::process::{self, ThreadKey};
 use central::Central;
 use growth::Growth;
 use lock::Lock;
@@ -66,8 +66,13 @@ pub use stats::{HeapStats, HeldPages};
 ///
 /// A child of fork(2) has a usable heap, whatever other threads were doing. What their caches held stays unused in
 /// the child. Fork handlers of others may allocate, whenever they were registered. As with any malloc, a signal handler
-/// must not allocate, and must not fork but, with glibc 2.32 or later, in a process with one thread. A child that writes
-/// to huge pages needs pages of its own; where the pool has none, the kernel kills the child.
+/// must not allocate, and must not fork but, with glibc 2.32 or later, in a process with one thread.
+///
+/// A huge page that parent or child writes to while both have it is copied to another one of the pool. Where the pool has
+/// none, the kernel takes it from the child, and kills the child as soon as it looks there: also one that only reads,
+/// if the parent writes. A process that has its pages from its own parent, such as a daemon, is killed like a child when
+/// it writes. [`spare_pages`](Self::spare_pages) keeps pages for all that. `std::process::Command` does not fork,
+/// unless it is given a user, a group, a hook (`pre_exec`), or a `PATH` together with a program without a slash.
 ///
 /// # Limits and errors
 ///
@@ -244,6 +249,8 @@ static HEAP: Heap = Heap::new();
 
 /// Everything the threads share. Const-constructed: allocation works before `main`.
 struct Heap {
+    /// Held by the first allocation until there is a space: the fork handlers know a lock, and not a cell's state.
+    starting: Lock<()>,
     /// Const: set by the first allocation; `None` when the process cannot have a heap.
     space: OnceLock<Option<Space>>,
     /// Const from the start to the exit: the pthread key whose destructor empties a thread's cache, plus one; 0 for none.
@@ -260,6 +267,7 @@ struct Heap {
 impl Heap {
     const fn new() -> Heap {
         Heap {
+            starting: Lock::new(()),
             space: OnceLock::new(),
             exit_key: AtomicU32::new(0),
             lent_to_caches: AtomicU64::new(0),
@@ -272,22 +280,30 @@ impl Heap {
 
     /// Makes the heap ready, with the options of the first who calls. Returns whether there is one.
     fn start(&self, config: &HugeAlloc) -> bool {
+        match self.space.get() {
+            Some(space) => space.is_some(),
+            None => self.start_once(config),
+        }
+    }
+
+    /// As [`start`](Self::start), when there was no heap a moment ago.
+    #[cold]
+    fn start_once(&self, config: &HugeAlloc) -> bool {
+        // Before the first lock: one that another thread holds at fork would stay held in the child.
+        fork::register();
+        let starting = self.starting.lock();
         if let Some(space) = self.space.get() {
             return space.is_some();
         }
-        let mut is_first = false;
-        let space = self.space.get_or_init(|| {
-            is_first = true;
-            self.growth.lock().set_options(config.options);
-            // Before the first block: a lock that another thread holds at fork would stay held in the child.
-            fork::register();
-            // SAFETY: the only values stored under the key are caches, which is what the destructor takes.
-            if let Ok(key) = unsafe { ThreadKey::new(thread::at_thread_exit) } {
-                self.exit_key.store(key.to_raw() + 1, Relaxed);
-            }
-            Space::new().ok()
-        });
-        if is_first && let Some(space) = space {
+        self.growth.lock().set_options(config.options);
+        // SAFETY: the only values stored under the key are caches, which is what the destructor takes.
+        if let Ok(key) = unsafe { ThreadKey::new(thread::at_thread_exit) } {
+            self.exit_key.store(key.to_raw() + 1, Relaxed);
+        }
+        // Nobody waits inside the cell, and no child is forked meanwhile: it is filled under the lock.
+        let space = self.space.get_or_init(|| Space::new().ok());
+        drop(starting);
+        if let Some(space) = space {
             self.grow_initially(space);
         }
         space.is_some()
@@ -363,7 +379,8 @@ impl Heap {
     /// the heap: blocks of many sizes, or large ones, need caches in proportion to what is live.
     fn lend_room(&self, bytes: usize) -> bool {
         const LENT_PART: u64 = 16;
-        self.lend(&self.lent_to_caches, bytes, LENT_PART)
+        // What this thread has on loan is on record for the child.
+        !process::is_forking() && self.lend(&self.lent_to_caches, bytes, LENT_PART)
     }
 
     /// Lets a central depot have room for `bytes` more than its own; all that depots have on loan is less than what
@@ -404,9 +421,9 @@ impl Heap {
         self.lent_to_depots.fetch_sub(bytes as u64, Relaxed);
     }
 
-    /// Forgets what was lent to threads that a child of fork(2) does not have.
-    fn keep_own_loans(&self) {
-        self.lent_to_caches.store(thread::borrowed_bytes() as u64, Relaxed);
+    /// In a child of fork(2): forgets what was lent to threads that it does not have.
+    fn keep_loans(&self, own_bytes: u64) {
+        self.lent_to_caches.store(own_bytes, Relaxed);
     }
 
     /// Fills `out` with blocks of `class`, as far as they come without growing twice; returns how many, 0 only

@@ -127,9 +127,9 @@ impl HugeAlloc {
     /// says so and aborts before fork(2) returns in it: nothing is ever read as zero that was not. On every
     /// kernel, after fork one write copies a gibibyte, or kills the child if the pool has no page for that.
     ///
-    /// `std::process::Command` forks if it is given a user, a group, a hook (`pre_exec`) or a `PATH`; without these it
-    /// uses posix_spawn(3), which is not affected, as are threads. Without this option pages of 1 GiB are passed over,
-    /// and [`stats`](Self::stats) says so.
+    /// `std::process::Command` forks if it is given a user, a group, a hook (`pre_exec`), or a `PATH` for a program
+    /// without a slash; without these it uses posix_spawn(3), which is not affected, as are threads. Without this
+    /// option pages of 1 GiB are passed over, and [`stats`](Self::stats) says so.
     #[must_use]
     pub const fn fork_unsafe(mut self) -> HugeAlloc {
         self.options.fork_unsafe = true;

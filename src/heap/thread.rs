@@ -16,6 +16,7 @@ use std::ptr::{self, null_mut};
 use super::size_class::{CLASS, CLASSES, SLOT_START, SLOTS};
 use super::space::UNIT_BYTES;
 use super::{HEAP, HugeAlloc, current};
+use crate::sys::process;
 
 /// Bytes of free blocks that one thread's cache may hold by right; what it may borrow besides, all threads share.
 const BUDGET_BYTES: usize = 192 << 10;
@@ -322,7 +323,8 @@ impl Cache {
     fn count_miss(&mut self, class: usize) {
         self.misses = self.misses.wrapping_add(1);
         self.missed |= 1 << class;
-        if self.misses.is_multiple_of(SCAVENGING_PERIOD) {
+        // Not between the handlers of fork(2), where what is on loan is on record for the child.
+        if self.misses.is_multiple_of(SCAVENGING_PERIOD) && !process::is_forking() {
             self.scavenge();
         }
     }
@@ -416,7 +418,7 @@ mod tests {
     fn a_child_may_lend_what_threads_it_has_not_had_borrowed() {
         static IN_CHILD: Heap = Heap::new();
         IN_CHILD.lent_to_caches.store(10 << 20, Relaxed);
-        IN_CHILD.keep_own_loans();
+        IN_CHILD.keep_loans(borrowed_bytes() as u64);
         assert_eq!(IN_CHILD.lent_to_caches.load(Relaxed), borrowed_bytes() as u64);
         assert!(IN_CHILD.lend_room(4 << 10));
         IN_CHILD.return_room(4 << 10);

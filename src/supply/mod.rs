@@ -117,7 +117,7 @@ impl Pool {
             page_size,
             total: count("nr_hugepages")?,
             free: count("free_hugepages")?,
-            reserved: count("resv_hugepages").unwrap_or(0),
+            reserved: promises(count("resv_hugepages").unwrap_or(0)),
             surplus: count("surplus_hugepages").unwrap_or(0),
             overcommit: count("nr_overcommit_hugepages").unwrap_or(0),
         })
@@ -135,6 +135,13 @@ impl Pool {
     pub fn available_pages(&self) -> u64 {
         self.unreserved_pages().saturating_add(self.overcommit.saturating_sub(self.surplus))
     }
+}
+
+/// The pages promised, from the kernel's count of them, which has no sign: Linux 6.18 lets it fall below zero while a
+/// child of fork(2) lives whose parent has ended, or has unmapped private huge pages that the two share. Read as it stands,
+/// that would make an empty pool of a full one, for every process of the machine.
+fn promises(counted: u64) -> u64 {
+    if i64::try_from(counted).is_ok() { counted } else { 0 }
 }
 
 /// A snapshot of what this process could get, and of what holds it back.
@@ -238,7 +245,7 @@ impl fmt::Display for Supply {
 /// tens of microseconds (55 us on the Zen 1 guest), so once per growth. cgroups are not looked at.
 pub(crate) fn available_pages_now(size: PageSize) -> Option<u64> {
     let free = pool_count_now(size, b"free_hugepages")?;
-    let reserved = pool_count_now(size, b"resv_hugepages")?;
+    let reserved = promises(pool_count_now(size, b"resv_hugepages")?);
     let surplus = pool_count_now(size, b"surplus_hugepages")?;
     let overcommit = pool_count_now(size, b"nr_overcommit_hugepages")?;
     let pool = Pool { page_size: size, total: 0, free, reserved, surplus, overcommit };

@@ -36,6 +36,15 @@ fn reserved_pages_are_not_available_and_overcommit_is() {
     assert_eq!(supply.available_pages(PageSize::HUGE_1G), 0);
 }
 
+/// Seen on Linux 6.18: a process forks and ends, and its child, which shares its private huge pages, lives on.
+#[test]
+fn a_count_of_promises_below_zero_takes_nothing_off() {
+    let machine = FakeMachine::default().with_pool(2048, [12, 8, 12u64.wrapping_neg(), 0, 0]);
+    let supply = Supply::of(&machine);
+    assert_eq!((supply.pools[0].reserved, supply.available_pages(PageSize::HUGE_2M)), (0, 8));
+    assert_eq!([0, 5, i64::MAX as u64, 1 << 63, u64::MAX].map(promises), [0, 5, i64::MAX as u64, 0, 0]);
+}
+
 #[test]
 fn a_cgroup_takes_its_share_off() {
     let machine = FakeMachine::default()

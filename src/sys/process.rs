@@ -99,6 +99,35 @@ impl ThreadKey {
     }
 }
 
+/// Fork handlers of one kind, registered by whoever needs them first.
+///
+/// Not `Once`: a child that is forked while another thread is in that would wait for a thread which it has not. So
+/// threads that come at the same time, and such a child, register the handlers more than once, which they have to bear.
+#[derive(Debug)]
+pub struct Registration {
+    is_done: AtomicBool,
+}
+
+impl Registration {
+    pub const fn new() -> Registration {
+        Registration { is_done: AtomicBool::new(false) }
+    }
+
+    /// Calls `register` unless that has been done. The handlers run around every fork that begins after it returns; one
+    /// that has begun keeps the C library's list of handlers locked, so that registering waits for its end. Except
+    /// during other people's `prepare` handlers, where glibc lets go of the list from 2.36 on: a child of such a fork
+    /// is not handled, and nothing can be done about it.
+    #[inline]
+    pub fn ensure(&self, register: impl FnOnce()) {
+        // Acquire and release order the registration before whatever its callers do, as the C library's lock does
+        // for the thread that forks.
+        if !self.is_done.load(Acquire) {
+            register();
+            self.is_done.store(true, Release);
+        }
+    }
+}
+
 /// pthread_atfork(3).
 ///
 /// # Safety
@@ -119,18 +148,16 @@ pub unsafe fn at_fork(
 /// How often this process's memory has been copied by fork(2) since the first call: a number that a child has
 /// not in common with its parent. Unlike a process id it is never reused, in no pid namespace.
 pub fn forks() -> u64 {
-    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    static COUNT: Registration = Registration::new();
     unsafe extern "C" fn nothing() {}
     unsafe extern "C" fn count() {
         FORKS.fetch_add(1, Relaxed);
     }
-    // Not a `Once`: a child would wait for ever for the thread of its parent that was registering. Threads that come
-    // here at the same time register twice, and from then on a fork counts as two, which is another number as well.
-    if !IS_REGISTERED.load(Acquire) {
+    COUNT.ensure(|| {
+        // Registered twice, they count a fork as two.
         // SAFETY: the handlers touch an atomic. Without memory for them, forks go unnoticed.
         let _ = unsafe { at_fork(nothing, nothing, count) };
-        IS_REGISTERED.store(true, Release);
-    }
+    });
     FORKS.load(Relaxed)
 }
 
@@ -219,4 +246,30 @@ pub fn real_user() -> u32 {
 pub fn effective_user() -> u32 {
     // SAFETY: no preconditions; it cannot fail.
     unsafe { libc::geteuid() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_is_forked_in_the_middle_of_a_registration_does_not_wait_for_it() {
+        static HANDLERS: Registration = Registration::new();
+        let mut status = -1;
+        HANDLERS.ensure(|| {
+            // SAFETY: the child touches an atomic and ends, by SIGALRM if it waits; the parent's status is live.
+            unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    libc::alarm(20);
+                    let mut is_registered = false;
+                    HANDLERS.ensure(|| is_registered = true);
+                    libc::_exit(i32::from(!is_registered));
+                }
+                libc::waitpid(child, &mut status, 0);
+            }
+        });
+        assert_eq!(status, 0);
+        HANDLERS.ensure(|| panic!("once is enough"));
+    }
 }

@@ -3,6 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use super::*;
 use crate::support::{Child, fork, is_filled};
@@ -29,6 +30,13 @@ fn fill(heap: &HugeAlloc) -> Vec<*mut u8> {
         }
     }
     blocks
+}
+
+/// Writes to this thread's cache.
+fn use_cache(heap: &HugeAlloc) {
+    let layout = Layout::new::<u64>();
+    // SAFETY: the size is not 0; the block is freed once.
+    unsafe { heap.dealloc(heap.alloc(layout), layout) };
 }
 
 fn is_whole(blocks: &[*mut u8]) -> bool {
@@ -81,6 +89,51 @@ fn a_parent_survives_a_full_pool() {
     });
 }
 
+/// The end of a pipe that the handler of [`a_child_that_touches_no_block_survives_a_full_pool`] reads, and the other one.
+static HELD: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
+
+/// Holds a child of fork(2), before handlers that were registered later, until the parent closes its end.
+unsafe extern "C" fn hold() {
+    let mut byte = 0u8;
+    // SAFETY: descriptors of this process, and a live byte.
+    unsafe {
+        libc::close(HELD[1].load(Relaxed));
+        libc::read(HELD[0].load(Relaxed), (&raw mut byte).cast(), 1);
+    }
+}
+
+/// The heap's own handlers as well: every page of the heap, those of thread caches included, is the parent's by then.
+#[test]
+fn a_child_that_touches_no_block_survives_a_full_pool() {
+    static HEAP: HugeAlloc = HugeAlloc::new();
+    Child::new().pool_of(8).run(|| {
+        // SAFETY: the handler may run in any child of this process.
+        assert_eq!(unsafe { libc::pthread_atfork(None, None, Some(hold)) }, 0);
+        // So that there is a cache, on the first page.
+        use_cache(&HEAP);
+        let blocks = fill(&HEAP);
+        assert_eq!(available(), 0, "{}", HEAP.stats());
+        HELD.iter().zip(pipe()).for_each(|(end, descriptor)| end.store(descriptor, Relaxed));
+        // SAFETY: the child ends without touching more than its stack.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: the end of the process.
+            unsafe { libc::_exit(0) };
+        }
+        for (number, block) in blocks.iter().enumerate() {
+            // SAFETY: a live block.
+            unsafe { block.write_bytes(number as u8, BLOCK) };
+        }
+        use_cache(&HEAP);
+        // SAFETY: our own descriptors.
+        HELD.iter().for_each(|end| unsafe { assert_eq!(libc::close(end.load(Relaxed)), 0) });
+        let status = support::child::wait_for(child);
+        assert!(status.success(), "{status}");
+        assert!(is_whole(&blocks), "and the parent has every byte");
+    });
+}
+
+/// Experiments: 13.
 #[test]
 fn a_child_that_only_reads_survives_a_full_pool() {
     static HEAP: HugeAlloc = HugeAlloc::new();

@@ -103,7 +103,7 @@ fn where_memfds_are_denied_the_error_says_so_and_other_memory_is_to_be_had() {
 #[test]
 fn sizes_are_tried_largest_first() {
     Child::new().pool_of(0).run(|| {
-        let gigantic = Supply::read().available_pages(PageSize::HUGE_1G) as usize + 1;
+        let gigantic = support::too_many(PageSize::HUGE_1G);
         let builder = Arena::builder().page_size(PageSize::HUGE_1G).capacity(gigantic << 30);
         let arena = builder.populate(Populate::Lazy).open().unwrap();
         let obtained = arena.obtained();

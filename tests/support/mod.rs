@@ -67,6 +67,11 @@ pub fn missing(size: PageSize, pages: usize) -> Option<String> {
     }
 }
 
+/// A page more than the pool can have, however many others give back meanwhile.
+pub fn too_many(size: PageSize) -> usize {
+    Supply::read().pool(size).map_or(0, |pool| pool.total + pool.overcommit) as usize + 1
+}
+
 /// Runs `test` on base pages, and on 2 MiB and 1 GiB where the supply allows, one page size after the other and
 /// with no other test that touches the pool. `test` gets the size and how many pages it may use: `wanted`, but
 /// at most two of 1 GiB. The pool is as before when it returns.

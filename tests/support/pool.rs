@@ -62,7 +62,11 @@ impl Snapshot {
         let configured = |snapshot: &Snapshot| -> Vec<u64> {
             snapshot.counters.values().map(|[total, _, _, surplus]| total - surplus).collect()
         };
-        self.others != later.others || configured(self) != configured(later)
+        // What was promised or taken before the test began is not the test's to give back.
+        let gave_back = self.counters.iter().any(|(size, [_, free, reserved, _])| {
+            later.counters.get(size).is_some_and(|later| later[1] > *free || later[2] < *reserved)
+        });
+        self.others != later.others || configured(self) != configured(later) || gave_back
     }
 }
 
