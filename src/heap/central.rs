@@ -1,7 +1,8 @@
 //! The central list of one class: a depot of loose blocks, and the spans that have free blocks.
 //!
 //! Thread caches meet here, a batch at a time. The depot makes the common meeting (one thread frees what
-//! another allocates) a copy of pointers; only what overflows goes back into its span's bitmap.
+//! another allocates, or frees many blocks to allocate them again) a copy of pointers; only what overflows goes back
+//! into its span's bitmap.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,6 +23,10 @@ pub(crate) struct Central {
     spans: u32,
     /// Whether anybody has taken blocks since the last scavenging.
     is_used: bool,
+    /// Blocks that the depot may hold beyond what it may by right: room on loan from the heap.
+    borrowed: u32,
+    /// Whether the depot has run dry since it last overflowed.
+    ran_dry: bool,
     depot_len: u32,
     depot: [*mut u8; DEPOT_SLOTS],
 }
@@ -33,10 +38,18 @@ unsafe impl Send for Central {}
 
 impl Central {
     pub(crate) const fn new() -> Central {
-        Central { spans: NONE, is_used: false, depot_len: 0, depot: [std::ptr::null_mut(); DEPOT_SLOTS] }
+        Central {
+            spans: NONE,
+            is_used: false,
+            borrowed: 0,
+            ran_dry: false,
+            depot_len: 0,
+            depot: [std::ptr::null_mut(); DEPOT_SLOTS],
+        }
     }
 
-    /// Moves free blocks into `out`, from the depot and then from spans; returns how many.
+    /// Moves free blocks into `out`, from the depot and then from spans, so that the last in `out` should be used first;
+    /// returns how many.
     pub(crate) fn take(&mut self, space: &Space, class_index: usize, out: &mut [MaybeUninit<*mut u8>]) -> usize {
         self.is_used = true;
         let loose = out.len().min(self.depot_len as usize);
@@ -44,6 +57,7 @@ impl Central {
         out[..loose].write_copy_of_slice(&self.depot[rest..rest + loose]);
         self.depot_len = rest as u32;
         let mut taken = loose;
+        self.ran_dry |= loose < out.len();
         while taken < out.len() && self.spans != NONE {
             let start = self.spans;
             taken += span::take(space, start, &CLASS[class_index], &mut out[taken..]);
@@ -51,6 +65,8 @@ impl Central {
                 self.unlist(space, start);
             }
         }
+        // Of blocks from spans, the lowest address.
+        out[loose..taken].reverse();
         taken
     }
 
@@ -67,12 +83,34 @@ impl Central {
 
     /// Takes blocks that nobody uses: into the depot while it has room, then into their spans.
     pub(crate) fn give(&mut self, heap: &Heap, space: &Space, class_index: usize, blocks: &[*mut u8]) {
-        let room = (CLASS[class_index].depot - self.depot_len) as usize;
+        let mut room = self.depot_room(class_index);
+        if room < blocks.len() {
+            self.widen(heap, class_index);
+            room = self.depot_room(class_index);
+        }
         let (loose, rest) = blocks.split_at(room.min(blocks.len()));
         let len = self.depot_len as usize;
         self.depot[len..len + loose.len()].copy_from_slice(loose);
         self.depot_len += loose.len() as u32;
         self.give_to_spans(heap, space, class_index, rest);
+    }
+
+    /// Blocks that the depot has room for.
+    fn depot_room(&self, class_index: usize) -> usize {
+        (CLASS[class_index].depot + self.borrowed - self.depot_len) as usize
+    }
+
+    /// Called when the depot overflows: doubles what it may hold if it also ran dry since the last time, and if the heap
+    /// lends the room. Whoever frees many blocks and then allocates as many again, over and over, is served by copies of
+    /// pointers; of what is freed once and for all, spans get the most.
+    fn widen(&mut self, heap: &Heap, class_index: usize) {
+        let class = &CLASS[class_index];
+        let room = class.depot + self.borrowed;
+        let wanted = room.min(class.depot_most - room);
+        let ran_dry = std::mem::take(&mut self.ran_dry);
+        if ran_dry && wanted > 0 && heap.lend_to_depot((wanted * class.size) as usize) {
+            self.borrowed += wanted;
+        }
     }
 
     /// As [`trim`](Self::trim), unless somebody has taken blocks since the last time.
@@ -86,6 +124,7 @@ impl Central {
     pub(crate) fn trim(&mut self, heap: &Heap, space: &Space, class_index: usize) {
         self.empty_depot(heap, space, class_index);
         let class = &CLASS[class_index];
+        heap.return_from_depot((std::mem::take(&mut self.borrowed) * class.size) as usize);
         let mut start = self.spans;
         while start != NONE {
             let unit = space.unit(start);
@@ -139,5 +178,62 @@ impl Central {
         } else {
             heap.runs.lock().insert(space, start, class.units);
         }
+    }
+}
+
+#[cfg(test)]
+#[expect(unsafe_code)]
+mod tests {
+    use std::alloc::Layout;
+
+    use super::super::size_class::{self, Class};
+    use super::super::space::{Backing, CHUNK_UNITS};
+    use super::*;
+
+    /// Takes a thousand blocks and gives them back; returns how many the depot then holds.
+    fn cycle(central: &mut Central, heap: &Heap, space: &Space, class: usize) -> u32 {
+        let mut taken = [MaybeUninit::uninit(); 1000];
+        let mut count = 0;
+        while count < taken.len() {
+            count += central.take(space, class, &mut taken[count..]);
+            if central.spans == NONE {
+                let start = heap.runs.lock().take(space, CLASS[class].units, 1).unwrap();
+                span::create(space, start, class);
+                central.list(space, start);
+            }
+        }
+        // SAFETY: all of them are written.
+        let blocks = taken.map(|block| unsafe { block.assume_init() });
+        blocks.chunks(64).for_each(|batch| central.give(heap, space, class, batch));
+        central.depot_len
+    }
+
+    #[test]
+    fn depots_borrow_when_they_overflow_and_run_dry_in_turns() {
+        static HEAP: Heap = Heap::new();
+        let space = Space::with_range(64 << 20).unwrap();
+        // SAFETY: nobody else has this space, and all of it is vacant.
+        unsafe { space.commit(0, 1, Backing::Base).unwrap() };
+        let class = size_class::of(Layout::from_size_align(1024, 8).unwrap());
+        let Class { depot, depot_most, .. } = CLASS[class];
+        HEAP.runs.lock().insert(&space, 0, CHUNK_UNITS);
+        let mut central = HEAP.centrals[class].lock();
+        // Once for each time that it ran dry, however much is given back.
+        for doubled in 1..=(depot_most / depot).ilog2() {
+            assert_eq!(cycle(&mut central, &HEAP, &space, class), (depot << doubled).min(1000));
+        }
+        let lent = || HEAP.lent_to_depots.load(Relaxed);
+        assert_eq!(lent(), u64::from((depot_most - depot) * CLASS[class].size));
+        central.trim(&HEAP, &space, class);
+        assert_eq!((lent(), central.depot_len, central.borrowed), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_is_lent_to_depots_is_bounded() {
+        static HEAP: Heap = Heap::new();
+        assert!(HEAP.lend_to_depot(1 << 20));
+        assert!(!HEAP.lend_to_depot(1));
+        HEAP.return_from_depot(1 << 20);
+        assert!(HEAP.lend_to_depot(1));
     }
 }

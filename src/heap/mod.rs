@@ -249,7 +249,9 @@ struct Heap {
     /// Const after start: the pthread key whose destructor empties a thread's cache, plus one; 0 for none.
     exit_key: AtomicU32,
     /// Room lent to thread caches beyond their own budgets.
-    lent_bytes: AtomicU64,
+    lent_to_caches: AtomicU64,
+    /// Room lent to central depots beyond what they may hold by right.
+    lent_to_depots: AtomicU64,
     growth: Lock<Growth>,
     centrals: [Lock<Central>; CLASSES],
     runs: Lock<Runs>,
@@ -260,7 +262,8 @@ impl Heap {
         Heap {
             space: OnceLock::new(),
             exit_key: AtomicU32::new(0),
-            lent_bytes: AtomicU64::new(0),
+            lent_to_caches: AtomicU64::new(0),
+            lent_to_depots: AtomicU64::new(0),
             growth: Lock::new(Growth::new()),
             centrals: [const { Lock::new(Central::new()) }; CLASSES],
             runs: Lock::new(Runs::new()),
@@ -351,14 +354,25 @@ impl Heap {
     /// Lets a thread cache have room for `bytes` more than its own budget, if all that is lent stays small beside
     /// the heap: blocks of many sizes, or large ones, need caches in proportion to what is live.
     fn lend_room(&self, bytes: usize) -> bool {
-        const LENT_BYTES: u64 = 1 << 20;
         const LENT_PART: u64 = 16;
+        self.lend(&self.lent_to_caches, bytes, LENT_PART)
+    }
+
+    /// Lets a central depot have room for `bytes` more than its own; all that depots have on loan is less than what
+    /// caches may have, because blocks in depots keep spans and serve nobody.
+    fn lend_to_depot(&self, bytes: usize) -> bool {
+        const LENT_PART: u64 = 64;
+        self.lend(&self.lent_to_depots, bytes, LENT_PART)
+    }
+
+    fn lend(&self, lent: &AtomicU64, bytes: usize, part: u64) -> bool {
+        const LENT_BYTES: u64 = 1 << 20;
         let Some(committed) = self.committed_bytes_now() else {
             return false;
         };
-        let allowed = LENT_BYTES + committed / LENT_PART;
+        let allowed = LENT_BYTES + committed / part;
         let lend = |lent: u64| Some(lent + bytes as u64).filter(|lent| *lent <= allowed);
-        self.lent_bytes.fetch_update(Relaxed, Relaxed, lend).is_ok()
+        lent.fetch_update(Relaxed, Relaxed, lend).is_ok()
     }
 
     /// Has the central list of `class` give back what nobody uses, unless somebody took blocks from it since the last
@@ -374,12 +388,17 @@ impl Heap {
 
     /// Takes back what [`lend_room`](Self::lend_room) gave.
     fn return_room(&self, bytes: usize) {
-        self.lent_bytes.fetch_sub(bytes as u64, Relaxed);
+        self.lent_to_caches.fetch_sub(bytes as u64, Relaxed);
+    }
+
+    /// Takes back what [`lend_to_depot`](Self::lend_to_depot) gave.
+    fn return_from_depot(&self, bytes: usize) {
+        self.lent_to_depots.fetch_sub(bytes as u64, Relaxed);
     }
 
     /// Forgets what was lent to threads that a child of fork(2) does not have.
     fn keep_own_loans(&self) {
-        self.lent_bytes.store(thread::borrowed_bytes() as u64, Relaxed);
+        self.lent_to_caches.store(thread::borrowed_bytes() as u64, Relaxed);
     }
 
     /// Fills `out` with blocks of `class`, as far as they come without growing twice; returns how many, 0 only

@@ -53,8 +53,10 @@ pub(crate) struct Class {
     pub(crate) batch: u32,
     /// Blocks that a thread cache may hold.
     pub(crate) slots: u32,
-    /// Blocks that the central depot may hold outside their spans.
+    /// Blocks that the central depot may hold outside their spans by right.
     pub(crate) depot: u32,
+    /// Blocks that the depot may hold at most, with room on loan.
+    pub(crate) depot_most: u32,
 }
 
 impl Class {
@@ -123,39 +125,32 @@ pub(crate) const SLOTS: usize = {
 pub(crate) const fn of(layout: Layout) -> usize {
     // Cannot overflow: a `Layout` rounded up to its alignment is at most `isize::MAX`.
     let size = (layout.size() + layout.align() - 1) & !(layout.align() - 1);
-    let largest = if layout.align() > LINE { ALIGNED_MAX } else { SMALL_MAX };
-    if layout.align() > UNIT_BYTES || size > largest {
+    if layout.align() > UNIT_BYTES || (layout.align() > LINE && size > ALIGNED_MAX) {
         return CLASSES;
     }
     of_size(size)
 }
 
-/// The class for `size` bytes, at most [`SMALL_MAX`]; size 0 is served as 1.
+/// The class for `size` bytes, `CLASSES` above [`SMALL_MAX`]; size 0 is served as 1.
 #[inline(always)]
 const fn of_size(size: usize) -> usize {
+    // The longest sizes are looked at behind the first test, so that short ones take one.
     if size > TABLE_MAX {
-        return compute(size);
+        return if size > SMALL_MAX { CLASSES } else { compute(size) };
     }
-    // A choice of two values, not of two ways: sizes on both sides of `EIGHTS_MAX` would mispredict.
-    let index = if size > EIGHTS_MAX { size.div_ceil(COARSE_GRAIN) + COARSE_OFFSET } else { size.div_ceil(8) };
-    TABLE[index] as usize
+    TABLE[size.div_ceil(8)] as usize
 }
 
-/// Up to here the table has an entry for each 8 bytes, and up to [`TABLE_MAX`] for each `COARSE_GRAIN`: the finest step
-/// of classes above `EIGHTS_MAX`.
-const EIGHTS_MAX: usize = 1 << 10;
-const COARSE_GRAIN: usize = EIGHTS_MAX / 8;
+/// Up to here the table has an entry for each 8 bytes.
 const TABLE_MAX: usize = 32 << 10;
-/// What makes the first entry above `EIGHTS_MAX` follow the last one below.
-const COARSE_OFFSET: usize = EIGHTS_MAX / 8 - EIGHTS_MAX / COARSE_GRAIN;
 
-/// Classes by size: a look-up is faster than counting leading zeros where the compiler does not know the size.
-static TABLE: [u8; TABLE_MAX / COARSE_GRAIN + COARSE_OFFSET + 1] = {
-    let mut table = [0; TABLE_MAX / COARSE_GRAIN + COARSE_OFFSET + 1];
+/// Classes by size: a look-up is faster than counting leading zeros where the compiler does not know the size. One step
+/// for all sizes, although classes need it only to `FINE_MAX`: a second one would be a test that mispredicts.
+static TABLE: [u8; TABLE_MAX / 8 + 1] = {
+    let mut table = [0; TABLE_MAX / 8 + 1];
     let mut index = 0;
     while index < table.len() {
-        let is_coarse = index > EIGHTS_MAX / 8;
-        table[index] = compute(if is_coarse { (index - COARSE_OFFSET) * COARSE_GRAIN } else { index * 8 }) as u8;
+        table[index] = compute(index * 8) as u8;
         index += 1;
     }
     table
@@ -211,6 +206,7 @@ const fn describe(index: usize) -> Class {
         batch: clamp(cached / 2, size, 1, 64) as u32,
         slots: slots as u32,
         depot: clamp(if size > 1 << 10 { 32 << 10 } else { 64 << 10 }, size, 0, DEPOT_SLOTS) as u32,
+        depot_most: clamp(1 << 20, size, 0, DEPOT_SLOTS) as u32,
     }
 }
 
@@ -276,7 +272,12 @@ mod tests {
             assert!(class.bitmap_offset == 0 || bitmap_end <= bytes, "{class:?}");
             let entry_words = class.units as usize * UNIT_WORDS;
             assert!(class.bitmap_offset != 0 || class.capacity as usize <= entry_words * 64, "{class:?}");
-            assert!(class.batch <= class.slots && class.depot as usize <= DEPOT_SLOTS, "{class:?}");
+            assert!(
+                class.batch <= class.slots
+                    && class.depot <= class.depot_most
+                    && class.depot_most as usize <= DEPOT_SLOTS,
+                "{class:?}"
+            );
         }
     }
 

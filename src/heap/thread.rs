@@ -265,8 +265,6 @@ impl Cache {
         // lists below know nothing of caches.
         let slots = unsafe { std::slice::from_raw_parts_mut(bin.base.cast::<MaybeUninit<*mut u8>>(), wanted) };
         let got = HEAP.take_blocks(class, slots);
-        // Lowest address first is what the next allocations should see, and the last slot is what they pop.
-        slots[..got].reverse();
         if got == 0 {
             return null_mut();
         }
@@ -407,9 +405,9 @@ mod tests {
     #[test]
     fn a_child_may_lend_what_threads_it_has_not_had_borrowed() {
         static IN_CHILD: Heap = Heap::new();
-        IN_CHILD.lent_bytes.store(10 << 20, Relaxed);
+        IN_CHILD.lent_to_caches.store(10 << 20, Relaxed);
         IN_CHILD.keep_own_loans();
-        assert_eq!(IN_CHILD.lent_bytes.load(Relaxed), borrowed_bytes() as u64);
+        assert_eq!(IN_CHILD.lent_to_caches.load(Relaxed), borrowed_bytes() as u64);
         assert!(IN_CHILD.lend_room(4 << 10));
         IN_CHILD.return_room(4 << 10);
     }
