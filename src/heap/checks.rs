@@ -153,8 +153,7 @@ fn is_laid_out(space: &Space, offset: usize, layout: Layout) -> bool {
     let (class, len) = (size_class::of(layout), unit.len.load(Relaxed));
     match unit.kind() {
         Kind::Span => unit.class() == class,
-        Kind::Run if class < CLASSES => CLASS[class].is_run() && CLASS[class].units == len,
-        Kind::Run => {
+        Kind::Run if class >= CLASSES => {
             layout.size() <= len as usize * UNIT_BYTES && offset.is_multiple_of(layout.align().min(UNIT_BYTES))
         }
         _ => false,
@@ -170,9 +169,11 @@ fn why_not_live(space: &Space, offset: usize) -> &'static str {
     let unit = space.unit(index);
     match unit.kind() {
         Kind::Span => {
-            let start = unit.head.load(Relaxed) as usize * UNIT_BYTES;
-            let is_start =
-                CLASS.get(unit.class()).is_some_and(|class| (offset - start).is_multiple_of(class.size as usize));
+            let head = unit.head.load(Relaxed);
+            let is_start = CLASS.get(unit.class()).is_some_and(|class| {
+                let first = head as usize * UNIT_BYTES + class.colour(head) as usize;
+                offset.checked_sub(first).and_then(|offset| class.index_at(offset)).is_some()
+            });
             if is_start { "double free" } else { "it points into the middle of a block" }
         }
         Kind::Run | Kind::Free if offset.is_multiple_of(UNIT_BYTES) => "double free",

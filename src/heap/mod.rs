@@ -10,7 +10,8 @@
 //!  growth             growth    commit chunks of 2 MiB                                   (growth lock, system calls)
 //! ```
 //!
-//! Locks are taken in the order starting, growth, class (by index), runs. Blocks above 256 KiB are runs themselves.
+//! Locks are taken in the order starting, growth, class (by index), runs. Blocks above 256 KiB are runs themselves, and so are
+//! those above 32 KiB that are to be aligned to more than a cache line.
 
 #![allow(unsafe_code)]
 
@@ -433,9 +434,6 @@ impl Heap {
             return 0;
         };
         let units = CLASS[class].units;
-        if CLASS[class].is_run() {
-            return self.take_runs(space, units, out);
-        }
         loop {
             let mut central = self.centrals[class].lock();
             let got = central.take(space, class, out);
@@ -457,28 +455,6 @@ impl Heap {
         }
     }
 
-    /// Fills `out` with runs of `units`, as far as they are free, or with one after growing.
-    fn take_runs(&self, space: &Space, units: u32, out: &mut [MaybeUninit<*mut u8>]) -> usize {
-        let mut runs = self.runs.lock();
-        let mut taken = 0;
-        while taken < out.len()
-            && let Some(start) = runs.take(space, units, 1)
-        {
-            space.mark_dirty(start, units);
-            out[taken].write(space.address(start));
-            taken += 1;
-        }
-        drop(runs);
-        if taken == 0
-            && let Some(start) = self.grow(space, units, 1)
-        {
-            space.mark_dirty(start, units);
-            out[0].write(space.address(start));
-            taken = 1;
-        }
-        taken
-    }
-
     /// One block of `class`, or null: for threads without a cache, or without room in it.
     fn take_block(&self, class: usize) -> *mut u8 {
         let mut block = [MaybeUninit::new(ptr::null_mut())];
@@ -489,25 +465,14 @@ impl Heap {
 
     /// Gives blocks of `class` that nobody uses to its central list.
     fn give_blocks(&self, class: usize, blocks: &[*mut u8]) {
-        let Some(space) = self.space() else {
-            return;
-        };
-        if CLASS[class].is_run() {
-            let mut runs = self.runs.lock();
-            for &block in blocks {
-                let start = large::run_of(space, block);
-                runs.insert(space, start, CLASS[class].units);
-            }
-            return;
+        if let Some(space) = self.space() {
+            self.centrals[class].lock().give(self, space, class, blocks);
         }
-        self.centrals[class].lock().give(self, space, class, blocks);
     }
 
     /// Gives one block straight back to its span: for threads without a cache, which must not hoard.
     fn give_block(&self, class: usize, block: *mut u8) {
-        if CLASS[class].is_run() {
-            self.give_blocks(class, &[block]);
-        } else if let Some(space) = self.space() {
+        if let Some(space) = self.space() {
             self.centrals[class].lock().give_to_spans(self, space, class, &[block]);
         }
     }

@@ -3,6 +3,12 @@
 //! Sizes go up in steps of 8 bytes to 128 and then in eight steps per doubling to [`SMALL_MAX`], so a block
 //! wastes at most an eighth of itself. Rounding a size up to its alignment lands on a class whose size is a
 //! multiple of that alignment, for every alignment up to a [unit](super::space::UNIT_BYTES).
+//!
+//! Blocks above [`ALIGNED_MAX`] are coloured: no two neighbours start at the same place of a page. What programs touch
+//! most, the first line of each page and of each block, would otherwise share a few sets of every cache. They are
+//! aligned to a cache line; what wants more is a run of its own.
+//!
+//! Source: Bonwick, "The Slab Allocator: An Object-Caching Kernel Memory Allocator", 1994, section 4.
 
 use std::alloc::Layout;
 
@@ -13,6 +19,15 @@ pub(crate) const CLASSES: usize = 104;
 /// The largest size that has a class: 256 KiB. Above it blocks are runs of units.
 pub(crate) const SMALL_MAX: usize = 256 << 10;
 
+/// The largest size whose blocks lie at every alignment that divides it. Longer ones lie at multiples of [`LINE`].
+pub(crate) const ALIGNED_MAX: usize = 32 << 10;
+/// Bytes in a cache line: a colour's step.
+const LINE: usize = 64;
+/// The least that coloured spans have to spare for their colour: of a page in which each line is as good as another.
+const COLOUR_BYTES: usize = 4 << 10;
+/// About as many bytes of coloured blocks as a span has: what one block that stays may keep from other classes.
+const COLOURED_BYTES: usize = SMALL_MAX;
+
 const FINE_MAX: usize = 128;
 const FINE_CLASSES: usize = FINE_MAX / 8;
 
@@ -21,6 +36,10 @@ const FINE_CLASSES: usize = FINE_MAX / 8;
 pub(crate) struct Class {
     /// Bytes in a block.
     pub(crate) size: u32,
+    /// Bytes from the start of a block to that of the next.
+    pub(crate) stride: u32,
+    /// Lines into the span at which its first block may start: below this.
+    colours: u32,
     /// Units in a span.
     pub(crate) units: u32,
     /// Blocks in a span.
@@ -28,7 +47,7 @@ pub(crate) struct Class {
     /// Where the bitmap lies in the span when blocks are too small for the unit entries to hold it: behind the
     /// blocks. 0 when the unit entries hold it.
     pub(crate) bitmap_offset: u32,
-    /// `ceil(2^40 / size)`: a block's index is `offset * reciprocal >> 40`, exact for every offset in a span.
+    /// `ceil(2^40 / stride)`: a block's index is `offset * reciprocal >> 40`, exact for every offset in a span.
     reciprocal: u64,
     /// Blocks moved between a thread cache and the central list at a time.
     pub(crate) batch: u32,
@@ -41,9 +60,11 @@ pub(crate) struct Class {
 }
 
 impl Class {
-    /// Whether blocks are runs of their own: too long for several to share a span.
-    pub(crate) const fn is_run(&self) -> bool {
-        self.capacity == 1
+    /// Bytes into a span from unit `start` on at which its first block is to start: other places in other spans.
+    pub(crate) fn colour(&self, start: u32) -> u32 {
+        // Fibonacci hashing: what is equally far apart is spread evenly (Knuth, TAOCP 3, 6.4).
+        let hash = u64::from(start.wrapping_mul(0x9e37_79b9));
+        ((hash * u64::from(self.colours)) >> 32) as u32 * LINE as u32
     }
 
     /// Words in a span's bitmap.
@@ -55,7 +76,7 @@ impl Class {
     #[inline]
     pub(crate) fn index_at(&self, offset: usize) -> Option<u32> {
         let quotient = offset as u64 * self.reciprocal;
-        // What is behind the point is less than 2^18 at a block's start, and from the reciprocal up, at least 2^22,
+        // What is behind the point is less than 2^19 at a block's start, and from the reciprocal up, at least 2^21,
         // elsewhere.
         (quotient % (1 << 40) < self.reciprocal).then_some((quotient >> 40) as u32)
     }
@@ -104,7 +125,7 @@ pub(crate) const SLOTS: usize = {
 pub(crate) const fn of(layout: Layout) -> usize {
     // Cannot overflow: a `Layout` rounded up to its alignment is at most `isize::MAX`.
     let size = (layout.size() + layout.align() - 1) & !(layout.align() - 1);
-    if layout.align() > UNIT_BYTES {
+    if layout.align() > UNIT_BYTES || (layout.align() > LINE && size > ALIGNED_MAX) {
         return CLASSES;
     }
     of_size(size)
@@ -157,20 +178,32 @@ const fn size_of_class(index: usize) -> usize {
 
 const fn describe(index: usize) -> Class {
     let size = size_of_class(index);
-    let units = span_units(size);
-    let slots = clamp(128 << 10, size, 2, 160);
+    let is_coloured = size > ALIGNED_MAX;
+    let stride = if is_coloured { size + LINE } else { size };
+    let units = if is_coloured { coloured_units(size) } else { span_units(size) };
+    // Two at a time would mean a lock for each of the longest; what a cache holds of them is mostly on loan.
+    let cached = if is_coloured { 512 << 10 } else { 128 << 10 };
+    let slots = clamp(cached, size, 2, 160);
     let bytes = units * UNIT_BYTES;
     // A block below 32 bytes costs an eighth of a byte more for its bit.
     let in_span = size < UNIT_BYTES / (UNIT_WORDS * 64);
-    let capacity = if in_span { (bytes - 8) * 8 / (size * 8 + 1) } else { bytes / size };
+    let capacity = if is_coloured {
+        COLOURED_BYTES / size
+    } else if in_span {
+        (bytes - 8) * 8 / (size * 8 + 1)
+    } else {
+        bytes / size
+    };
     let bitmap_offset = if in_span { (bytes - capacity.div_ceil(64) * 8) / 8 * 8 } else { 0 };
     Class {
         size: size as u32,
+        stride: stride as u32,
+        colours: if is_coloured { (bytes - capacity * stride) / LINE + 1 } else { 1 } as u32,
         units: units as u32,
         capacity: capacity as u32,
         bitmap_offset: bitmap_offset as u32,
-        reciprocal: (1u64 << 40).div_ceil(size as u64),
-        batch: clamp(64 << 10, size, 1, 64) as u32,
+        reciprocal: (1u64 << 40).div_ceil(stride as u64),
+        batch: clamp(cached / 2, size, 1, 64) as u32,
         slots: slots as u32,
         depot: clamp(if size > 1 << 10 { 32 << 10 } else { 64 << 10 }, size, 0, DEPOT_SLOTS) as u32,
         depot_most: clamp(1 << 20, size, 0, DEPOT_SLOTS) as u32,
@@ -189,12 +222,14 @@ const fn clamp(bytes: usize, size: usize, least: usize, most: usize) -> usize {
     }
 }
 
-/// Units in a span: four for small blocks; enough for eight blocks with little left over up to 32 KiB; above
-/// that one block a span, because a tail of less than a unit is the only waste then.
+/// Units in a span of coloured blocks.
+const fn coloured_units(size: usize) -> usize {
+    let blocks = COLOURED_BYTES / size * (size + LINE);
+    (blocks + COLOUR_BYTES - LINE).div_ceil(UNIT_BYTES)
+}
+
+/// Units in a span: four for small blocks; enough for eight blocks with little left over up to [`ALIGNED_MAX`].
 const fn span_units(size: usize) -> usize {
-    if size > 32 << 10 {
-        return size.div_ceil(UNIT_BYTES);
-    }
     let mut units = 4;
     while units < 32 {
         let bytes = units * UNIT_BYTES;
@@ -210,6 +245,7 @@ const fn span_units(size: usize) -> usize {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::HashSet;
 
     #[test]
     fn every_size_gets_the_smallest_class_that_holds_it() {
@@ -230,7 +266,7 @@ mod tests {
         for class in &CLASS {
             let left = class.units as usize * UNIT_BYTES - (class.capacity * class.size) as usize;
             let bytes = class.units as usize * UNIT_BYTES;
-            assert!(left * 16 <= bytes || class.capacity == 1, "{class:?}");
+            assert!(left * 16 <= bytes, "{class:?}");
             let bitmap_end = class.bitmap_offset as usize + class.capacity.div_ceil(64) as usize * 8;
             assert!(class.bitmap_offset == 0 || class.bitmap_offset >= class.capacity * class.size, "{class:?}");
             assert!(class.bitmap_offset == 0 || bitmap_end <= bytes, "{class:?}");
@@ -248,9 +284,9 @@ mod tests {
     #[test]
     fn block_indices_are_exact_for_every_offset() {
         for class in &CLASS {
-            for offset in 0..(class.capacity * class.size) as usize {
-                let index = offset as u32 / class.size;
-                let expected = (index * class.size == offset as u32).then_some(index);
+            for offset in 0..(class.capacity * class.stride) as usize {
+                let index = offset as u32 / class.stride;
+                let expected = (index * class.stride == offset as u32).then_some(index);
                 assert_eq!(class.index_at(offset), expected, "{class:?} at {offset}");
             }
         }
@@ -263,10 +299,23 @@ mod tests {
             for size in (1..4096).chain((4096..=SMALL_MAX).step_by(509)) {
                 let index = of(Layout::from_size_align(size, align).unwrap());
                 if index < CLASSES {
-                    assert_eq!(CLASS[index].size as usize % align, 0, "{size} align {align}");
+                    let class = &CLASS[index];
+                    assert_eq!(class.stride as usize % align, 0, "{size} align {align}");
+                    assert_eq!(class.colour(size as u32) as usize % align, 0, "{size} align {align}");
                 }
             }
         }
+    }
+
+    #[test]
+    fn colours_are_many_and_stay_in_the_span() {
+        for class in CLASS.iter().filter(|class| class.size as usize > ALIGNED_MAX) {
+            let colours: HashSet<u32> = (0..400).map(|span| class.colour(span * class.units)).collect();
+            let end = colours.iter().max().unwrap() + class.capacity * class.stride;
+            assert!(colours.len() * LINE * 8 >= COLOUR_BYTES * 7, "{class:?}: {}", colours.len());
+            assert!(end as usize <= class.units as usize * UNIT_BYTES, "{class:?}");
+        }
+        assert!(CLASS.iter().all(|class| class.size as usize > ALIGNED_MAX || class.colour(1234) == 0));
     }
 
     proptest! {

@@ -9,23 +9,10 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::{self, null_mut};
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::size_class::{CLASS, CLASSES, SMALL_MAX};
+use super::size_class::{ALIGNED_MAX, CLASS, CLASSES, SMALL_MAX};
 use super::space::{Kind, Space, UNIT_BYTES, Unit};
 use super::{HEAP, HugeAlloc, checks, large, size_class, thread};
 use crate::sys;
-
-/// The class whose blocks are runs of so many units; `CLASSES` where no class has such runs.
-static RUN_CLASS: [u8; SMALL_MAX / UNIT_BYTES + 1] = {
-    let mut table = [CLASSES as u8; SMALL_MAX / UNIT_BYTES + 1];
-    let mut class = 0;
-    while class < CLASSES {
-        if CLASS[class].is_run() {
-            table[CLASS[class].units as usize] = class as u8;
-        }
-        class += 1;
-    }
-    table
-};
 
 /// Bytes in a block by class: all that is asked for on the way, on few cache lines. A power of two long, so that an
 /// index needs no check.
@@ -116,7 +103,7 @@ impl HugeAlloc {
     /// free(3); POSIX.1-2024, which has `free` preserve errno.
     #[inline]
     pub unsafe fn dealloc_unsized(&self, block: *mut u8) -> bool {
-        let Some((space, entry)) = find(block) else {
+        let Some((_, entry)) = find(block) else {
             return false;
         };
         // SAFETY: the caller's contract.
@@ -124,7 +111,7 @@ impl HugeAlloc {
         let class = entry.class();
         // A class out of range is no class: `dealloc_run` aborts then.
         if entry.kind() != Kind::Span || class >= CLASSES {
-            dealloc_run(space, block);
+            dealloc_run(block);
         } else if !thread::push(class, block) {
             dealloc_slow(class, block);
         }
@@ -219,32 +206,16 @@ fn stays(block: *mut u8, held: usize, size: usize) -> bool {
     let Some((_, entry)) = find(block) else {
         return false;
     };
-    // Less than a run of several units is better off among its equals in a span.
-    let is_run = entry.kind() == Kind::Run && size > SPAN_BYTES_MAX;
+    // What spans hold at every alignment is better off among its equals there.
+    let is_run = entry.kind() == Kind::Run && size > ALIGNED_MAX;
     is_run && large::resize_in_place(block, size)
 }
 
-/// The longest block that shares a span with others.
-const SPAN_BYTES_MAX: usize = {
-    let mut class = CLASSES - 1;
-    while CLASS[class].is_run() {
-        class -= 1;
-    }
-    CLASS[class].size as usize
-};
-
-/// Frees a block that is a run: into the thread's cache where a class has runs of that length.
+/// Frees a block that is a run.
 #[cold]
 #[inline(never)]
-fn dealloc_run(space: &Space, block: *mut u8) {
-    let run = large::run_of(space, block);
-    let units = space.unit(run).len.load(Relaxed) as usize;
-    let class = RUN_CLASS.get(units).map_or(CLASSES, |class| usize::from(*class));
-    if class >= CLASSES {
-        sys::keeping_errno(|| large::dealloc(block));
-    } else if !thread::push(class, block) {
-        dealloc_slow(class, block);
-    }
+fn dealloc_run(block: *mut u8) {
+    sys::keeping_errno(|| large::dealloc(block));
 }
 
 #[cold]

@@ -129,7 +129,7 @@ pub(crate) enum Kind {
     Free = 1,
     /// First or last unit of a run in use.
     Run = 2,
-    /// Any unit of a span.
+    /// A unit of a span: of one of long blocks, an end or where a block starts.
     Span = 3,
 }
 
@@ -144,13 +144,15 @@ pub(crate) struct Unit {
     listed: AtomicU8,
     /// Units in the run: in its first unit.
     pub(crate) len: AtomicU32,
-    /// First unit of the run: in every unit of a span, in the last unit of a free run.
+    /// First unit of the run: in the units of a span where blocks start, in the last unit of a free run.
     pub(crate) head: AtomicU32,
     /// Neighbours on a list: of free runs under the runs lock, of spans under the class lock.
     pub(crate) next: AtomicU32,
     pub(crate) prev: AtomicU32,
     /// Free blocks in the span, in its first unit. Under the class lock.
     pub(crate) free: AtomicU32,
+    /// Bytes into the span at which its first block starts: in its first unit.
+    pub(crate) colour: AtomicU32,
     /// Bitmap word below which the span has no free block. Under the class lock.
     pub(crate) search: AtomicU32,
     /// The span's bitmap, this unit's share: a bit per free block. Under the class lock.

@@ -7,23 +7,33 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::size_class::{CLASS, Class};
-use super::space::{Kind, Space, UNIT_WORDS};
+use super::size_class::{ALIGNED_MAX, CLASS, Class};
+use super::space::{Kind, Space, UNIT_BYTES, UNIT_WORDS};
 use crate::sys::process;
 
 /// Makes the run at `start`, which the caller owns, a span of `class` with every block free.
 pub(crate) fn create(space: &Space, start: u32, class_index: usize) {
     let class = &CLASS[class_index];
-    for index in start..start + class.units {
+    let colour = class.colour(start);
+    let mark = |index| {
         let unit = space.unit(index);
         unit.set_class(class_index);
         unit.head.store(start, Relaxed);
         unit.set_kind(Kind::Span);
+    };
+    if class.size as usize <= ALIGNED_MAX {
+        (start..start + class.units).for_each(mark);
+    } else {
+        // Both ends, as of any run, and where blocks start: entries cost cache lines, and blocks are long.
+        mark(start);
+        mark(start + class.units - 1);
+        (0..class.capacity).for_each(|index| mark(start + (colour + index * class.stride) / UNIT_BYTES as u32));
     }
     let first = space.unit(start);
     first.len.store(class.units, Relaxed);
     first.free.store(class.capacity, Relaxed);
     first.search.store(0, Relaxed);
+    first.colour.store(colour, Relaxed);
     first.set_listed(false);
     for at in 0..class.words() {
         let blocks = (class.capacity as usize - at * 64).min(64);
@@ -39,7 +49,7 @@ pub(crate) fn take(space: &Space, start: u32, class: &Class, out: &mut [MaybeUni
     let first = space.unit(start);
     let free = first.free.load(Relaxed);
     let wanted = out.len().min(free as usize);
-    let base = space.address(start);
+    let base = first_block(space, start);
     let mut taken = 0;
     let mut at = first.search.load(Relaxed) as usize;
     while taken < wanted {
@@ -50,7 +60,7 @@ pub(crate) fn take(space: &Space, start: u32, class: &Class, out: &mut [MaybeUni
         let mut bits = word.load(Relaxed);
         while bits != 0 && taken < wanted {
             let index = at as u32 * 64 + bits.trailing_zeros();
-            out[taken].write(base.wrapping_add((index * class.size) as usize));
+            out[taken].write(base.wrapping_add((index * class.stride) as usize));
             taken += 1;
             bits &= bits - 1;
         }
@@ -77,8 +87,8 @@ pub(crate) fn holding(space: &Space, block: *mut u8, class_index: usize) -> u32 
 ///
 /// Blocks are freed in runs more often than not, so a span is looked up and counted once for all of them.
 pub(crate) fn give(space: &Space, start: u32, class: &Class, blocks: &[*mut u8]) -> usize {
-    let base = space.address(start).addr();
-    let bytes = (class.capacity * class.size) as usize;
+    let base = first_block(space, start).addr();
+    let bytes = (class.capacity * class.stride) as usize;
     let mut lowest = u32::MAX;
     let mut given = 0;
     // Neighbours share a word: it is written when the next block is in another one.
@@ -117,6 +127,11 @@ pub(crate) fn give(space: &Space, start: u32, class: &Class, blocks: &[*mut u8])
     first.search.store(first.search.load(Relaxed).min(lowest), Relaxed);
     first.free.store(first.free.load(Relaxed) + given as u32, Relaxed);
     given
+}
+
+/// Where the first block of the span at `start` starts.
+fn first_block(space: &Space, start: u32) -> *mut u8 {
+    space.address(start).wrapping_add(space.unit(start).colour.load(Relaxed) as usize)
 }
 
 /// Word `at` of the bitmap of the span at `start`.
