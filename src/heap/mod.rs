@@ -33,6 +33,7 @@ mod space;
 mod span;
 mod stats;
 mod thread;
+mod unit;
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::mem::MaybeUninit;
