@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use hugearena::{HugeAlloc, PageSize};
 
-use support::pool::{Hog, PoolLock};
+use support::pool::Hog;
 use support::{Child, is_filled, skip_size};
 
 #[global_allocator]
@@ -106,7 +106,6 @@ fn assert_runs(command: &Command, status: std::io::Result<std::process::ExitStat
 /// Experiments: 13.
 #[test]
 fn programs_are_spawned_while_the_pool_is_empty() {
-    let _pool = PoolLock::take();
     Child::new().ignoring_pool().run(|| start_all(&SPAWNED, assert_runs));
 }
 
@@ -114,7 +113,6 @@ fn programs_are_spawned_while_the_pool_is_empty() {
 /// killed when it looks for its arguments there, or the kernel does not find them.
 #[test]
 fn only_children_are_killed_while_the_pool_is_empty() {
-    let _pool = PoolLock::take();
     Child::new().ignoring_pool().run(|| {
         start_all(&FORKED, |command, status| match status {
             Ok(status) => assert!(status.success() || status.signal() == Some(libc::SIGBUS), "{command:?}: {status}"),

@@ -288,20 +288,19 @@ fn large_blocks_of_any_size_need_few_mappings() {
     GLOBAL.trim();
 }
 
-/// The pool, if it has a page for every huge page that the heap holds, should a forked child or its parent write to all of
+/// Whether the pool has a page for every huge page that the heap holds, should a forked child or its parent write to all of
 /// them: where it is too short for that, the kernel kills the child, which no allocator can help. Other tests take no
-/// pages while this is held.
-fn pool_for_children(test: &str) -> Option<PoolLock> {
-    let pool = PoolLock::take();
+/// pages while this one is [alone].
+fn has_pages_for_children(test: &str) -> bool {
     GLOBAL.trim();
     let held = GLOBAL.stats().huge_2m_bytes / (2 << 20);
     let free = Supply::read().pool(PageSize::HUGE_2M).map_or(0, |pool| pool.available_pages());
     // Other threads go on, and the heap may double meanwhile.
-    let can = held == 0 || free >= 2 * held + 32;
-    if !can {
+    let has = held == 0 || free >= 2 * held + 32;
+    if !has {
         support::skip(test, &format!("children may need {held} pages of 2M, {free} are free"));
     }
-    can.then_some(pool)
+    has
 }
 
 /// Experiments: 59.
@@ -309,9 +308,9 @@ fn pool_for_children(test: &str) -> Option<PoolLock> {
 fn children_of_fork_allocate_and_free_what_they_inherited() {
     let _alone = alone();
     let busy = Busy::start(3);
-    let Some(_pool) = pool_for_children("fork") else {
+    if !has_pages_for_children("fork") {
         return;
-    };
+    }
     for round in 0..300 {
         let inherited: Vec<Vec<u8>> = (0..200).map(|index| vec![index as u8; 1 + index * 50]).collect();
         let status = support::fork(move || {
@@ -331,9 +330,9 @@ fn children_of_fork_allocate_and_free_what_they_inherited() {
 fn a_child_of_fork_may_start_threads_and_outlive_its_parents_blocks() {
     let _alone = alone();
     let busy = Busy::start(2);
-    let Some(_pool) = pool_for_children("fork") else {
+    if !has_pages_for_children("fork") {
         return;
-    };
+    }
     for round in 0..20 {
         let status = support::fork(|| {
             let work = |seed| {
@@ -352,9 +351,9 @@ fn a_child_of_fork_may_start_threads_and_outlive_its_parents_blocks() {
 fn processes_are_started_while_threads_allocate() {
     let _alone = alone();
     let busy = Busy::start(4);
-    let Some(_pool) = pool_for_children("std::process::Command") else {
+    if !has_pages_for_children("std::process::Command") {
         return;
-    };
+    }
     for round in 0..25 {
         let mut plain = Command::new("true");
         let mut with_path = Command::new("true");
@@ -390,9 +389,9 @@ extern "C" fn allocate_at_exit() {
 #[test]
 fn exit_handlers_may_allocate() {
     let _alone = alone();
-    let Some(_pool) = pool_for_children("exit handlers") else {
+    if !has_pages_for_children("exit handlers") {
         return;
-    };
+    }
     let status = support::fork(|| {
         // SAFETY: registers a function that lives as long as the process; exit(3) runs it.
         unsafe {
@@ -405,7 +404,6 @@ fn exit_handlers_may_allocate() {
 
 #[test]
 fn the_main_thread_may_end_while_others_allocate() {
-    let _pool = PoolLock::take();
     Child::new().ignoring_pool().run(|| {
         let busy = Busy::start(3);
         let status = support::fork(|| {

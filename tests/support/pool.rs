@@ -1,5 +1,6 @@
 //! The kernel's pools during a test: unchanged, or emptied on purpose.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -24,11 +25,23 @@ pub struct PoolLock {
 
 impl PoolLock {
     pub fn take() -> PoolLock {
+        assert!(!IS_HELD.replace(true), "this test has the lock already, as a child's parent does");
         let threads = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         // The parent of a child process holds the lock for it.
         let file = if child::is_child() { None } else { lock_file() };
         let locked = file.filter(|file| file.lock().is_ok());
         PoolLock { _processes: locked, _threads: threads }
+    }
+}
+
+thread_local! {
+    /// Whether this thread has it: it would wait for itself.
+    static IS_HELD: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Drop for PoolLock {
+    fn drop(&mut self) {
+        IS_HELD.set(false);
     }
 }
 
