@@ -6,6 +6,7 @@
 #   tests/programs.sh           everything, and redis against other allocators in turns (about ten minutes)
 #   tests/programs.sh --short   two minutes: what CI runs
 #   tests/programs.sh NAME...   only these
+#   tests/programs.sh --figures dd, and redis on other allocators, as figures: what the bench of peers judges
 #
 # Installs the programs with apt-get where they are missing, so as root on Debian or Ubuntu. Exit status 0 if every
 # check passed, 1 if one failed, 77 if a program cannot be had. Nothing stays behind but target/.
@@ -23,7 +24,8 @@ NAMES=()
 for argument in "$@"; do
     case $argument in
     --short) SHORT=1 ;;
-    -*) sed -n '2,10s/^# \?//p' "$0"; exit 2 ;;
+    --figures) NAMES=(dd redis_peers) ;;
+    -*) sed -n '2,11s/^# \?//p' "$0"; exit 2 ;;
     *) NAMES+=("$argument") ;;
     esac
 done
@@ -324,13 +326,15 @@ dd_() {
     local round rounds mib count
     rounds=$(scale 3 9)
     for mib in 10 32; do
-        count=$(($(scale 4096 20480) / mib))
+        count=$(($(scale 4096 10240) / mib))
         for ((round = 0; round < rounds; round++)); do
-            seconds "heap.$mib" heap dd if=/dev/zero of=/dev/null bs=${mib}M count="$count" || return 1
+            LD_PRELOAD=$LIBRARY seconds "heap.$mib" dd if=/dev/zero of=/dev/null bs=${mib}M count="$count" || return 1
             seconds "libc.$mib" dd if=/dev/zero of=/dev/null bs=${mib}M count="$count" || return 1
             GLIBC_TUNABLES=glibc.malloc.hugetlb=2 \
                 seconds "hugetlb.$mib" dd if=/dev/zero of=/dev/null bs=${mib}M count="$count" || return 1
         done
+        echo "figure dd-${mib}M-libc $(ratio "libc.$mib" "heap.$mib")"
+        echo "figure dd-${mib}M-hugetlb2 $(ratio "hugetlb.$mib" "heap.$mib")"
         echo "bs=${mib}M: $(ratio "libc.$mib" "heap.$mib")x of libc," \
             "$(ratio "hugetlb.$mib" "heap.$mib")x of glibc.malloc.hugetlb=2" >>"$WORK/speed"
     done
@@ -416,10 +420,14 @@ ratio() { awk -v a="$(median "$1")" -v b="$(median "$2")" 'BEGIN { printf "%.2f"
 # redis under other allocators, as they come preloaded, in turns: requests a second, and CPU time of the server for
 # the same work, which other load on the machine disturbs less.
 redis_peers() {
-    local round name peer best sock=$WORK/peers.sock
+    local round name peer library package sock=$WORK/peers.sock
     local -A peers=([heap]=$LIBRARY [own]='')
-    for name in jemalloc:libjemalloc.so.2 mimalloc:libmimalloc.so.2 tcmalloc:libtcmalloc_minimal.so.4; do
-        if [[ $(ldconfig -p) == *"${name#*:}"* ]]; then peers[${name%:*}]=${name#*:}; else echo "no ${name%:*} (apt-get install)"; fi
+    for name in jemalloc:libjemalloc.so.2:libjemalloc2 mimalloc:libmimalloc.so.2:libmimalloc2.0 \
+        tcmalloc:libtcmalloc_minimal.so.4:libtcmalloc-minimal4; do
+        IFS=: read -r peer library package <<<"$name"
+        [[ $(ldconfig -p) == *"$library"* ]] || apt-get install -y -qq --no-install-recommends "$package" >&2 ||
+            fail "$library of package $package cannot be had" || return 1
+        peers[$peer]=$library
     done
     for ((round = 0; round < ${ROUNDS:-9}; round++)); do
         for peer in "${!peers[@]}"; do
@@ -432,6 +440,7 @@ redis_peers() {
     done
     local line=
     for peer in "${!peers[@]}"; do
+        [ "$peer" = heap ] || echo "figure redis-$peer $(ratio "load.$peer" load.heap)"
         [ "$peer" = heap ] || line+=" $peer $(ratio "load.$peer" load.heap)x (CPU time $(ratio "ticks.$peer" ticks.heap)x)"
     done
     echo "speed: of$line"

@@ -47,7 +47,7 @@ struct Tried {
 pub(crate) struct Pages {
     options: Options,
     tried: [Tried; SIZES],
-    /// Whether the kernel has transparent huge pages on; unknown before the first fall.
+    /// Whether the kernel has transparent huge pages on; unknown before the first fall, and while it cannot be seen.
     transparent: Option<bool>,
     /// Steps that did not get the best page size.
     fallbacks: u64,
@@ -251,8 +251,11 @@ impl Heap {
         if total != 0 && u64::from(plan.need) * CHUNK_BYTES as u64 > total {
             return None;
         }
-        let transparent = *growth.pages.transparent.get_or_insert_with(supply::transparent_huge_now);
-        let backing = if transparent { Backing::Transparent } else { Backing::Base };
+        if growth.pages.transparent.is_none() {
+            growth.pages.transparent = supply::transparent_huge_now();
+        }
+        // Where nobody knows, they are asked for: the kernel refuses if it has none.
+        let backing = if growth.pages.transparent.unwrap_or(true) { Backing::Transparent } else { Backing::Base };
         let tries = [(plan.need + plan.extra, backing), (plan.need, backing), (plan.need, Backing::Base)];
         // SAFETY: as in `commit_huge`.
         let commit = |&(count, backing): &_| unsafe { space.commit(plan.first, count, backing) }.is_ok();

@@ -252,11 +252,12 @@ pub(crate) fn available_pages_now(size: PageSize) -> Option<u64> {
     Some(pool.available_pages())
 }
 
-/// Whether `MADV_HUGEPAGE` can have an effect on private memory. For the heap, like [`available_pages_now`].
-pub(crate) fn transparent_huge_now() -> bool {
+/// Whether `MADV_HUGEPAGE` can have an effect on private memory; `None` where that cannot be seen, for want of
+/// descriptors or of a `/sys`. For the heap, like [`available_pages_now`].
+pub(crate) fn transparent_huge_now() -> Option<bool> {
     let mut text = [0; 64];
-    let setting = file::read_small(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut text);
-    setting.is_ok_and(|text| !text.windows(7).any(|word| word == b"[never]"))
+    let setting = file::read_small(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut text).ok()?;
+    Some(!setting.windows(7).any(|word| word == b"[never]"))
 }
 
 fn pool_count_now(size: PageSize, name: &[u8]) -> Option<u64> {

@@ -138,6 +138,25 @@ fn without_transparent_huge_pages_the_last_step_is_base_pages() {
 }
 
 #[test]
+fn transparent_huge_pages_are_asked_for_where_nobody_can_see_whether_they_are_on() {
+    with_pages(0, 0).run(|| {
+        let gigantic = Gigantic::take();
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            return support::skip("transparent huge pages", "this kernel has none");
+        }
+        // Standard input, output and error, and no more.
+        support::machine::limit_resource(libc::RLIMIT_NOFILE, 3);
+        for _ in 0..10 {
+            block(&HEAP, 3 * MIB);
+        }
+        let stats = HEAP.stats();
+        support::machine::limit_resource(libc::RLIMIT_NOFILE, 1024);
+        assert!(stats.transparent_bytes >= 30 << 20 && stats.base_bytes == 0, "{stats}");
+        drop(gigantic);
+    });
+}
+
+#[test]
 fn what_lies_before_a_larger_page_is_used() {
     with_pages(2, 64).run(|| {
         let gigantic = Gigantic::take();

@@ -16,6 +16,14 @@ pub struct Figure {
     pub is_met: bool,
 }
 
+impl Figure {
+    /// How many times as fast something is, if that was measured.
+    pub fn of_ratio(what: &str, ratio: Option<f64>, wanted: f64) -> Figure {
+        let had = ratio.map_or("not measured".to_owned(), |ratio| format!("{ratio:.2}"));
+        Figure { text: format!("{what}: {had}"), is_met: ratio.is_some_and(|ratio| is_met(ratio, wanted)) }
+    }
+}
+
 /// Whom a workload is compared with.
 enum Against {
     Libc,

@@ -79,6 +79,11 @@ impl Options {
         Ok(self)
     }
 
+    /// Whether nothing is left out.
+    pub fn is_whole(&self) -> bool {
+        self.only.is_empty() && self.peers.is_empty() && !self.is_quick
+    }
+
     pub fn workloads(&self) -> Vec<&'static Workload> {
         let wanted = |name: &str| self.only.is_empty() || self.only.iter().any(|only| name.contains(only));
         let names = workloads::ALL.iter().map(|workload| workload.name);
