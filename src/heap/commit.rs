@@ -29,6 +29,8 @@ pub(crate) enum Refusal {
     Spare,
     /// Children of fork may lose them.
     ForkUnsafe,
+    /// The range of addresses starts at no multiple of their size.
+    Range,
 }
 
 /// What the steps remember about one page size.
@@ -86,7 +88,11 @@ impl Pages {
     }
 
     /// Whether a step may ask for pages of `size` now; counts one that may not.
-    fn may_ask(&mut self, size: PageSize) -> bool {
+    fn may_ask(&mut self, space: &Space, size: PageSize) -> bool {
+        if !space.has_place_for(size) {
+            self.refuse(size, Refusal::Range);
+            return false;
+        }
         if size.log2() == LARGEST_PAGE_LOG2 && !self.options.fork_unsafe {
             self.refuse(size, Refusal::ForkUnsafe);
             return false;
@@ -184,7 +190,7 @@ impl Heap {
     ) -> Result<(Plan, u32, Backing), Option<(PageSize, u32)>> {
         let (mut is_refused, mut short) = (false, None);
         for size in growth.pages.options().page_sizes {
-            if !growth.pages.may_ask(*size) {
+            if !growth.pages.may_ask(space, *size) {
                 is_refused = true;
                 continue;
             }
@@ -204,11 +210,16 @@ impl Heap {
         Err(short)
     }
 
-    /// Whether what the pool has, with what is free in the heap, may be enough for `need` chunks on pages of `size`.
+    /// Whether what the pool has, with what is free in the heap on pages of `size`, may be enough for `need` chunks on such
+    /// pages. Other memory would help the pool with none, and cost its next owner page faults.
     fn has_pieces_for(&self, growth: &Growth, (size, need): (PageSize, u32)) -> bool {
+        let held = u64::from(growth.chunks_on(Backing::Hugetlb(size)));
+        if held == 0 {
+            return false;
+        }
         let pages = supply::available_pages_now(size).unwrap_or(0).saturating_sub(growth.pages.options().spare_pages);
         let lacking = u64::from(need).saturating_sub(pages.saturating_mul(u64::from(chunks_in(size))));
-        self.runs.lock().free_units() >= lacking * u64::from(CHUNK_UNITS)
+        lacking <= held && self.runs.lock().free_units() >= lacking * u64::from(CHUNK_UNITS)
     }
 
     /// Commits the need of a plan, and its extra as far as it is ours to take, on pages of `size`; returns how many
@@ -271,7 +282,7 @@ impl Heap {
         let wanted = options.initial_bytes.div_ceil(CHUNK_BYTES as u64).min(u64::from(space.chunk_count())) as u32;
         let mut left = wanted;
         for size in options.page_sizes {
-            if left == 0 || !growth.pages.may_ask(*size) {
+            if left == 0 || !growth.pages.may_ask(space, *size) {
                 continue;
             }
             let is_last = options.page_sizes.last() == Some(size);

@@ -19,15 +19,13 @@
 
 #![allow(unsafe_code)]
 
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::{HEAP, thread};
+use super::HEAP;
 use crate::sys::glibc;
 use crate::sys::process::{self, Registration};
 
-/// What the cache of the thread that forks has on loan. Written before the fork: its page may be gone after.
-static LOANS: AtomicU64 = AtomicU64::new(0);
 /// How many times more than once the thread that forks has come through [`prepare`]. Its own while it has every lock.
 static REPEATS: AtomicU32 = AtomicU32::new(0);
 
@@ -56,7 +54,7 @@ unsafe extern "C" fn done_in_parent() {
 unsafe extern "C" fn done_in_child() {
     if give_back() {
         glibc::reset_streams();
-        HEAP.keep_loans(LOANS.load(Relaxed));
+        HEAP.forget_loans();
     }
     if process::is_forking() {
         // Of handlers that were registered twice, the last to run looks.
@@ -87,8 +85,7 @@ fn take() {
         central.acquire();
     }
     HEAP.runs.acquire();
-    LOANS.store(thread::borrowed_bytes() as u64, Relaxed);
-    // Handlers that were registered before ours run from here to `give_back`, and may allocate; they get no loans.
+    // Handlers that were registered before ours run from here to `give_back`, and may allocate.
     process::begin_fork();
 }
 

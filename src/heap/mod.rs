@@ -43,7 +43,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::memops::FirstTouch;
-use crate::sys::process::{self, ThreadKey};
+use crate::sys::process::ThreadKey;
 use central::Central;
 use growth::Growth;
 use lock::Lock;
@@ -259,6 +259,8 @@ struct Heap {
     exit_key: AtomicU32,
     /// Room lent to thread caches beyond their own budgets.
     lent_to_caches: AtomicU64,
+    /// How often that has been forgotten, in children of fork(2).
+    lives: AtomicU32,
     /// Room lent to central depots beyond what they may hold by right.
     lent_to_depots: AtomicU64,
     growth: Lock<Growth>,
@@ -273,6 +275,7 @@ impl Heap {
             space: OnceLock::new(),
             exit_key: AtomicU32::new(0),
             lent_to_caches: AtomicU64::new(0),
+            lives: AtomicU32::new(0),
             lent_to_depots: AtomicU64::new(0),
             growth: Lock::new(Growth::new()),
             centrals: [const { Lock::new(Central::new()) }; CLASSES],
@@ -381,8 +384,7 @@ impl Heap {
     /// the heap: blocks of many sizes, or large ones, need caches in proportion to what is live.
     fn lend_room(&self, bytes: usize) -> bool {
         const LENT_PART: u64 = 16;
-        // What this thread has on loan is on record for the child.
-        !process::is_forking() && self.lend(&self.lent_to_caches, bytes, LENT_PART)
+        self.lend(&self.lent_to_caches, bytes, LENT_PART)
     }
 
     /// Lets a central depot have room for `bytes` more than its own; all that depots have on loan is less than what
@@ -423,9 +425,22 @@ impl Heap {
         self.lent_to_depots.fetch_sub(bytes as u64, Relaxed);
     }
 
-    /// In a child of fork(2): forgets what was lent to threads that it does not have.
-    fn keep_loans(&self, own_bytes: u64) {
-        self.lent_to_caches.store(own_bytes, Relaxed);
+    /// In a child of fork(2): forgets what was lent to threads that it does not have. What its only thread has on loan is
+    /// [counted](Self::count_loan) when that next comes to the heap: it is written in the thread's cache, whose page may be
+    /// gone, so that a child which does not come must not be made to look.
+    fn forget_loans(&self) {
+        self.lent_to_caches.store(0, Relaxed);
+        self.lives.fetch_add(1, Relaxed);
+    }
+
+    /// How often loans have been forgotten.
+    fn lives(&self) -> u32 {
+        self.lives.load(Relaxed)
+    }
+
+    /// Counts again what a cache borrowed before that.
+    fn count_loan(&self, bytes: usize) {
+        self.lent_to_caches.fetch_add(bytes as u64, Relaxed);
     }
 
     /// Fills `out` with blocks of `class`, as far as they come without growing twice; returns how many, 0 only

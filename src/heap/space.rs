@@ -187,6 +187,11 @@ impl Space {
         range_align(self.range.len())
     }
 
+    /// Whether the range starts at a multiple of `size`, as pages have to lie; a short one may not.
+    pub(crate) fn has_place_for(&self, size: PageSize) -> bool {
+        self.range.base().addr().get().is_multiple_of(size.bytes())
+    }
+
     /// Where blocks in use start.
     pub(crate) fn live(&self) -> &LiveBits {
         &self.live

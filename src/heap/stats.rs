@@ -120,6 +120,11 @@ fn explain(stats: &HeapStats, size: PageSize, refusal: Refusal) -> (Option<Strin
     let errno = match refusal {
         Refusal::System(errno) => errno,
         Refusal::Spare => return (Some(format!("{size} pages: the free ones are spare (spare_pages)")), None),
+        Refusal::Range => {
+            let reason =
+                format!("{size} pages: under RLIMIT_AS the heap's range of addresses does not start at such a page");
+            return (Some(reason), Some("a higher RLIMIT_AS (ulimit -v)".into()));
+        }
         Refusal::ForkUnsafe => {
             let reason = format!("{size} pages: children of fork(2) may lose them, and fork_unsafe was not asked for");
             return (Some(reason), Some("HugeAlloc::fork_unsafe(), if this program does not fork".into()));

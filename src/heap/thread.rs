@@ -16,7 +16,6 @@ use std::ptr::{self, null_mut};
 use super::size_class::{CLASS, CLASSES, SLOT_START, SLOTS};
 use super::space::UNIT_BYTES;
 use super::{HEAP, HugeAlloc, current};
-use crate::sys::process;
 
 /// Bytes of free blocks that one thread's cache may hold by right; what it may borrow besides, all threads share.
 const BUDGET_BYTES: usize = 192 << 10;
@@ -83,6 +82,8 @@ struct Cache {
     budget: usize,
     /// Bytes of room on loan from the heap.
     borrowed: usize,
+    /// The heap's [`Heap::lives`] when that was last counted among what caches have on loan.
+    life: u32,
     /// The class that is next to give room up.
     victim: usize,
     /// Slow calls so far.
@@ -172,13 +173,6 @@ pub(crate) fn flush() {
     }
 }
 
-/// Room that this thread's cache has on loan.
-pub(crate) fn borrowed_bytes() -> usize {
-    let bins = current::get();
-    // SAFETY: this thread's own cache, and nobody writes to it meanwhile.
-    if is_own(bins) { unsafe { (*bins.cast::<Cache>()).borrowed } } else { 0 }
-}
-
 fn is_own(bins: *mut Bins) -> bool {
     !ptr::eq(bins, &raw const EMPTY) && !ptr::eq(bins, &raw const DEAD)
 }
@@ -215,6 +209,7 @@ fn create() -> Option<*mut Cache> {
         (&raw mut (*cache).run).write(run);
         (&raw mut (*cache).budget).write(BUDGET_BYTES);
         (&raw mut (*cache).borrowed).write(0);
+        (&raw mut (*cache).life).write(HEAP.lives());
         (&raw mut (*cache).victim).write(0);
         (&raw mut (*cache).misses).write(0);
         (&raw mut (*cache).missed).write(0);
@@ -237,6 +232,7 @@ unsafe fn destroy(cache: *mut Cache) {
     // SAFETY: the caller's contract.
     let run = unsafe {
         (*cache).flush();
+        (*cache).count_loans();
         HEAP.return_room((*cache).borrowed);
         (*cache).run
     };
@@ -323,9 +319,17 @@ impl Cache {
     fn count_miss(&mut self, class: usize) {
         self.misses = self.misses.wrapping_add(1);
         self.missed |= 1 << class;
-        // Not between the handlers of fork(2), where what is on loan is on record for the child.
-        if self.misses.is_multiple_of(SCAVENGING_PERIOD) && !process::is_forking() {
+        self.count_loans();
+        if self.misses.is_multiple_of(SCAVENGING_PERIOD) {
             self.scavenge();
+        }
+    }
+
+    /// In a child of fork(2), has the heap count what this cache borrowed before, which it has forgotten.
+    fn count_loans(&mut self) {
+        if self.life != HEAP.lives() {
+            self.life = HEAP.lives();
+            HEAP.count_loan(self.borrowed);
         }
     }
 
@@ -411,16 +415,18 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::super::Heap;
-    use super::*;
     use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
     fn a_child_may_lend_what_threads_it_has_not_had_borrowed() {
         static IN_CHILD: Heap = Heap::new();
-        IN_CHILD.lent_to_caches.store(10 << 20, Relaxed);
-        IN_CHILD.keep_loans(borrowed_bytes() as u64);
-        assert_eq!(IN_CHILD.lent_to_caches.load(Relaxed), borrowed_bytes() as u64);
+        assert!(IN_CHILD.lend_room(1 << 20) && !IN_CHILD.lend_room(4 << 10));
+        IN_CHILD.forget_loans();
+        assert_eq!((IN_CHILD.lives(), IN_CHILD.lent_to_caches.load(Relaxed)), (1, 0));
+        // Of the thread that it has.
+        IN_CHILD.count_loan(64 << 10);
         assert!(IN_CHILD.lend_room(4 << 10));
-        IN_CHILD.return_room(4 << 10);
+        IN_CHILD.return_room(68 << 10);
+        assert_eq!(IN_CHILD.lent_to_caches.load(Relaxed), 0);
     }
 }

@@ -102,13 +102,16 @@ unsafe extern "C" fn hold() {
     }
 }
 
-/// The heap's own handlers as well: every page of the heap, those of thread caches included, is the parent's by then.
+/// The heap's own handlers as well: every page of the heap, those of thread caches included, is the parent's by then. Nor
+/// do they touch one when the child forks again, as daemons do.
 #[test]
 fn a_child_that_touches_no_block_survives_a_full_pool() {
     static HEAP: HugeAlloc = HugeAlloc::new();
     Child::new().pool_of(8).run(|| {
         // SAFETY: the handler may run in any child of this process.
         assert_eq!(unsafe { libc::pthread_atfork(None, None, Some(hold)) }, 0);
+        // A process that has had more than one thread takes locks when it forks, and so do its children.
+        std::thread::spawn(|| ()).join().unwrap();
         // So that there is a cache, on the first page.
         use_cache(&HEAP);
         let blocks = fill(&HEAP);
@@ -117,8 +120,15 @@ fn a_child_that_touches_no_block_survives_a_full_pool() {
         // SAFETY: the child ends without touching more than its stack.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: the end of the process.
-            unsafe { libc::_exit(0) };
+            let mut status = 0;
+            // SAFETY: the end of both processes; a live status.
+            unsafe {
+                let grandchild = libc::fork();
+                if grandchild > 0 {
+                    libc::waitpid(grandchild, &mut status, 0);
+                }
+                libc::_exit(i32::from(grandchild < 0 || status != 0))
+            };
         }
         for (number, block) in blocks.iter().enumerate() {
             // SAFETY: a live block.

@@ -184,3 +184,14 @@ fn free_pieces_make_a_long_block_with_strict() {
 fn free_pieces_make_a_long_block_before_the_heap_falls_back() {
     Child::new().pool_of(8).run(|| free_pieces_make_a_long_block(&HEAP));
 }
+
+#[test]
+fn free_ordinary_memory_stays_where_the_pool_has_nothing() {
+    Child::new().pool_of(0).run(|| {
+        let blocks: Vec<_> = (0..6).map(|_| alloc(&HEAP, 4 * MIB)).collect();
+        blocks.iter().step_by(2).for_each(|block| free(&HEAP, *block, 4 * MIB));
+        assert!(!alloc(&HEAP, 12 * MIB).is_null());
+        let stats = HEAP.stats();
+        assert_eq!((stats.mapped_bytes, stats.huge_2m_bytes), (36 * MIB as u64, 0), "{stats}");
+    });
+}

@@ -5,6 +5,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::os::unix::process::ExitStatusExt;
 
 use super::*;
+use crate::support::machine::limit_resource;
 use crate::support::{Child, fork, smaps_of};
 use hugearena::HugeAlloc;
 use hugearena::supply::Supply;
@@ -344,5 +345,28 @@ fn no_page_sizes_means_none_from_the_pool() {
         let stats = NONE.stats();
         assert_eq!((stats.hugetlb.len(), stats.huge_2m_bytes, stats.fallbacks), (0, 0, 0), "{stats}");
         assert_eq!(stats.transparent_bytes + stats.base_bytes, stats.mapped_bytes);
+    });
+}
+
+/// It starts at no multiple of 1 GiB, unless by chance.
+#[test]
+fn pages_that_a_short_range_has_no_place_for_are_not_asked_for() {
+    Child::new().needs_pages(PageSize::HUGE_1G, 1).run(|| {
+        for turn in 1..9 {
+            let status = fork(|| {
+                limit_resource(libc::RLIMIT_AS, 3 * GIB);
+                let (flags, len) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, turn * 64 * MIB);
+                // So that the range lies elsewhere each time.
+                // SAFETY: a new mapping at an address of the kernel's choice, never touched.
+                unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
+                block(&HEAP, 100);
+                let stats = HEAP.stats();
+                // By chance one is had, or there are too few addresses for it to be moved in.
+                let is_had = stats.bytes_on(PageSize::HUGE_1G) == GIB;
+                assert!(is_had || stats.to_string().contains("RLIMIT_AS"), "{stats}");
+                0
+            });
+            assert!(status.success(), "{status}");
+        }
     });
 }
