@@ -88,8 +88,10 @@ pub(crate) struct Bitmap {
     scrubbing: Holders,
     /// Shared: claims that wait for pages which somebody holds only for a moment.
     waiting: Holders,
-    /// Claims of runs, and takings of room, go one at a time: two that overlap would both fail on each other's half.
+    /// Claims of runs go one at a time: two that overlap would both fail on each other's half.
     run_claims: Turn,
+    /// So do takings of room; and nobody takes any while the system is asked about it.
+    room_claims: Turn,
     record: Option<Recorded>,
 }
 
@@ -137,6 +139,7 @@ impl Bitmap {
             scrubbing: Holders::default(),
             waiting: Holders::default(),
             run_claims: Turn::default(),
+            room_claims: Turn::default(),
             record: None,
         }
     }
