@@ -50,7 +50,7 @@ fn open() {
     Arena::builder().page_size(PageSize::base()).capacity(PageSize::base().bytes()).open().unwrap();
 }
 
-/// In a new process: `first` in three threads while the main thread forks, `delay` later; then `first` in the child.
+/// In a new process: `first` in threads while the main thread forks, `delay` later; then `first` in the child.
 fn fork_while_starting(first: fn(), delay: Duration) -> i32 {
     WAITING.store(THREADS, Release);
     STARTING.store(THREADS, Release);

@@ -349,6 +349,23 @@ fn scrubbing_asks_its_pace_between_pages() {
     assert_eq!((arena.stats().clean, arena.stats().dirty), (1, 63));
 }
 
+/// A poll loop that scrubs, and whose pace claims.
+#[test]
+fn a_pace_that_claims_does_not_wait_for_the_page_that_it_is_asked_about() {
+    let arena = open(PageSize::base(), 1);
+    soil(&arena);
+    let (mut longest, mut in_hand) = (Duration::ZERO, 0);
+    let mut claims = Callback::new(|_: Progress| {
+        let start = Instant::now();
+        in_hand += u32::from(arena.claim(1).is_none());
+        longest = longest.max(start.elapsed());
+        ControlFlow::Continue(())
+    })
+    .in_batches_of(1024);
+    arena.scrub(1, &mut claims);
+    assert!(in_hand > 0 && longest < Duration::from_secs(2), "{in_hand} claims, {longest:?}");
+}
+
 /// In a process of its own: the child panics, and a lock of the panic's printing that another test's thread had when it
 /// was forked would be nobody's there.
 #[test]

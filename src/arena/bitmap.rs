@@ -64,6 +64,23 @@ pub(crate) enum Prefer {
     Dirty,
 }
 
+/// Who claims, asked when pages are in somebody's hands for a moment.
+pub(crate) trait Claimer {
+    /// How many pages that are being scrubbed are in the hands of this very thread: it would wait for itself.
+    fn scrubs(&self) -> usize;
+    /// The claim is about to sleep until they are back.
+    fn urge(&self);
+}
+
+#[cfg(any(test, loom))]
+impl Claimer for () {
+    fn scrubs(&self) -> usize {
+        0
+    }
+
+    fn urge(&self) {}
+}
+
 /// The state of every page.
 #[derive(Debug)]
 pub(crate) struct Bitmap {
@@ -88,8 +105,10 @@ pub(crate) struct Bitmap {
     scrubbing: Holders,
     /// Shared: claims that wait for pages which somebody holds only for a moment.
     waiting: Holders,
-    /// Claims of runs, and takings of room, go one at a time: two that overlap would both fail on each other's half.
+    /// Claims of runs go one at a time: two that overlap would both fail on each other's half.
     run_claims: Turn,
+    /// So do takings of room; and nobody takes any while the system is asked about it.
+    room_claims: Turn,
     record: Option<Recorded>,
 }
 
@@ -137,6 +156,7 @@ impl Bitmap {
             scrubbing: Holders::default(),
             waiting: Holders::default(),
             run_claims: Turn::default(),
+            room_claims: Turn::default(),
             record: None,
         }
     }
@@ -161,14 +181,13 @@ impl Bitmap {
 
     #[cfg(any(test, loom))]
     pub(crate) fn claim(&self, count: usize, prefer: Prefer) -> Option<usize> {
-        self.claim_urging(count, prefer, &|| ())
+        self.claim_waiting(count, prefer, &())
     }
 
-    /// Claims `count` adjacent pages, at least one; returns the first, or `None` when there are none. `urge` is called
-    /// whenever it is about to sleep, because somebody holds pages for a moment.
-    pub(crate) fn claim_urging(&self, count: usize, prefer: Prefer, urge: &dyn Fn()) -> Option<usize> {
+    /// Claims `count` adjacent pages, at least one; returns the first, or `None` when there are none.
+    pub(crate) fn claim_waiting(&self, count: usize, prefer: Prefer, claimer: &dyn Claimer) -> Option<usize> {
         let returns = self.returns.load(SeqCst);
-        let first = self.search(count, prefer).or_else(|| self.claim_slow((count, prefer), returns, urge))?;
+        let first = self.search(count, prefer).or_else(|| self.claim_slow((count, prefer), returns, claimer))?;
         self.record_claimed(first, count);
         Some(first)
     }
@@ -185,7 +204,7 @@ impl Bitmap {
     /// Looks again when pages may have been missed: those that a run or the scrubber held and gave back, and those
     /// that were released behind the search. `returns` is from before the search that found nothing.
     #[cold]
-    fn claim_slow(&self, (count, prefer): (usize, Prefer), mut returns: usize, urge: &dyn Fn()) -> Option<usize> {
+    fn claim_slow(&self, (count, prefer): (usize, Prefer), mut returns: usize, claimer: &dyn Claimer) -> Option<usize> {
         if count == 0 || count > self.pages {
             return None;
         }
@@ -195,7 +214,7 @@ impl Bitmap {
             // Pairs with the holders, which announce themselves before they take a page: a search that saw the
             // page gone is followed by a look that sees the holder.
             fence(SeqCst);
-            let waited = self.wait_for_holders(&mut since, urge);
+            let waited = self.wait_for_holders(&mut since, claimer);
             let now = self.returns.load(SeqCst);
             if !waited && now == returns {
                 break;
@@ -213,15 +232,15 @@ impl Bitmap {
     /// Waits until nobody holds pages only for a moment; returns whether anybody did. The scrubber takes no new
     /// page meanwhile. Gives up [`PATIENCE`] after the first sleep, which is `since`: a holder that does not get to run
     /// may never come back.
-    fn wait_for_holders(&self, since: &mut Option<Instant>, urge: &dyn Fn()) -> bool {
+    fn wait_for_holders(&self, since: &mut Option<Instant>, claimer: &dyn Claimer) -> bool {
         let backoff = Backoff::new();
-        let mut waited = false;
-        while self.runs_in_flight.is_any() || self.scrubbing.is_any() {
+        let (mut waited, own) = (false, claimer.scrubs());
+        while self.runs_in_flight.is_any() || self.scrubbing.is_more_than(own) {
             waited = true;
             if !backoff.is_completed() {
                 backoff.snooze();
             } else if since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
-                urge();
+                claimer.urge();
                 // The holder may need this CPU to go on.
                 sleep(NAP);
             } else {

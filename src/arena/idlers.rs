@@ -90,3 +90,43 @@ impl Drop for Enrolled<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread::sleep;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::arena::{Arena, Worker};
+    use crate::page_size::PageSize;
+
+    const PAGES: usize = 16_384;
+
+    /// Whether it is idle again while pages are left to scrub; `None` where nobody may lift it.
+    fn becomes_idle_again(arena: &Arena) -> Option<bool> {
+        let idlers = &arena.inner.idlers;
+        drop(arena.claim(PAGES));
+        while arena.stats().dirty == PAGES {
+            sleep(Duration::from_micros(100));
+        }
+        idlers.lift();
+        while idlers.threads.lock()[0].is_lifted {
+            sleep(Duration::from_micros(100));
+        }
+        let left = arena.stats().dirty;
+        while arena.stats().clean < PAGES {
+            sleep(Duration::from_micros(100));
+        }
+        (!idlers.is_refused.load(Relaxed)).then_some(left > 0)
+    }
+
+    #[test]
+    fn a_worker_that_was_lifted_does_not_do_the_rest_of_its_work_so() {
+        let page = PageSize::base();
+        let arena = Arena::builder().page_size(page).capacity(PAGES * page.bytes()).open().unwrap();
+        let worker = Worker::start(&arena).unwrap();
+        // This thread may be the one that does not get to run.
+        assert!((0..20).any(|_| becomes_idle_again(&arena) != Some(false)));
+        drop(worker);
+    }
+}

@@ -49,7 +49,7 @@ pub use crate::mapping::attach::{Attachment, NotShared};
 use crate::page_size::PageSize;
 #[cfg(feature = "allocator-api2")]
 pub use allocator::ArenaAlloc;
-use bitmap::{Bitmap, Prefer};
+use bitmap::{Bitmap, Claimer, Prefer};
 pub use builder::{ArenaBuilder, Populate};
 pub use chunk::Chunk;
 pub use file_region::FileRegion;
@@ -260,7 +260,7 @@ impl Arena {
         if !self.inner.mapping.is_here() {
             return None;
         }
-        let first = self.inner.pages.claim_urging(pages, prefer, &|| self.inner.idlers.lift())?;
+        let first = self.inner.pages.claim_waiting(pages, prefer, &*self.inner)?;
         self.make_present(first, pages).then(|| Chunk::new(self.clone(), first, pages))
     }
 
@@ -342,6 +342,16 @@ impl Arena {
             self.zero_now(first, pages);
         }
         self.inner.pages.release(first, pages);
+    }
+}
+
+impl Claimer for Inner {
+    fn scrubs(&self) -> usize {
+        scrub::in_own_hands(self)
+    }
+
+    fn urge(&self) {
+        self.idlers.lift();
     }
 }
 

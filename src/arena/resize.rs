@@ -1,7 +1,8 @@
 //! Arenas that grow and shrink while they are used.
 //!
 //! No lock: pages are taken by atomics on the bitmap, like chunks are, and belong to the call that takes them while the
-//! system is asked. Others claim, release, scrub, grow and shrink meanwhile.
+//! system is asked. Others claim, release, scrub, grow and shrink meanwhile; only who takes room waits while a shrink
+//! gives back what peers took of it.
 
 #![allow(unsafe_code)]
 

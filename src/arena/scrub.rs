@@ -2,9 +2,12 @@
 
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
+use std::ptr;
+use std::sync::Arc;
 
-use super::Arena;
+use super::{Arena, Inner};
 use crate::memops::{self, FirstTouch, Kernel, Method, Nothing, Order, Pace, Progress};
 
 /// Nobody is about to touch what is scrubbed: everything goes around the cache.
@@ -21,8 +24,8 @@ impl Arena {
     /// The pace is asked between batches, with the page as the whole, and between pages, with the budget as the
     /// whole.
     ///
-    /// A page being scrubbed counts as free: a claim that finds no other gets it after the batch in hand.
-    /// May run in any number of threads; see [`Worker`](super::Worker) for one that does it by itself.
+    /// A page being scrubbed counts as free: a claim that finds no other gets it after the batch in hand, unless it is
+    /// the pace that claims. May run in any number of threads; see [`Worker`](super::Worker) for one that does it by itself.
     ///
     /// # Panics
     ///
@@ -118,8 +121,41 @@ impl<P: Pace> Pace for Considerate<'_, P> {
         if self.arena.inner.pages.is_wanted() {
             return ControlFlow::Break(());
         }
-        let outcome = self.pace.between(progress);
+        let outcome = {
+            let _asking = Asking::about_a_page_of(self.arena);
+            self.pace.between(progress)
+        };
         self.stopped = outcome.is_break();
         outcome
+    }
+}
+
+thread_local! {
+    /// The arena of which this thread has pages in hand while it asks a pace, and how many: a claim that the pace makes
+    /// would wait for them in vain.
+    static IN_HAND: Cell<(*const Inner, usize)> = const { Cell::new((ptr::null(), 0)) };
+}
+
+/// How many pages of an arena this thread is scrubbing.
+pub(super) fn in_own_hands(arena: &Inner) -> usize {
+    let (whose, pages) = IN_HAND.get();
+    if ptr::eq(whose, arena) { pages } else { 0 }
+}
+
+/// While it lives this thread asks a pace, with one more page in hand.
+struct Asking {
+    before: (*const Inner, usize),
+}
+
+impl Asking {
+    fn about_a_page_of(arena: &Arena) -> Asking {
+        let pages = in_own_hands(&arena.inner) + 1;
+        Asking { before: IN_HAND.replace((Arc::as_ptr(&arena.inner), pages)) }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        IN_HAND.set(self.before);
     }
 }

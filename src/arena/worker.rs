@@ -19,7 +19,8 @@ const NAP: Duration = Duration::from_millis(1);
 const LONGEST_NAP: Duration = Duration::from_millis(64);
 /// How long it sleeps when a page could not be had.
 const NAP_AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// What is populated at a time: the kernel lets nobody else change the mappings of the process meanwhile.
+/// What is populated at a time: the kernel lets nobody else change the mappings of the process meanwhile. And what is
+/// scrubbed before the worker becomes idle again that a claim has lifted.
 const STEP_BYTES: usize = 2 << 20;
 
 /// A background thread that scrubs an arena's dirty free pages, under the scheduler's policy `SCHED_IDLE`: only
@@ -171,7 +172,7 @@ fn scrub_until(arena: &Arena, stop: &AtomicBool) {
     let mut nap = NAP;
     while !stop.load(Relaxed) {
         idle.settle(stop);
-        if arena.scrub(usize::MAX, &mut UntilStopped(stop)) > 0 {
+        if arena.scrub(STEP_BYTES, &mut UntilStopped(stop)) > 0 {
             nap = NAP;
         } else if !stop.load(Relaxed) {
             thread::park_timeout(nap);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use hugearena::arena::{self, Restart};
 
+use super::support::kill::rounds;
 use super::support::machine::{Mounted, TempDir};
 use super::*;
 
@@ -305,6 +306,47 @@ fn what_peers_took_of_its_room_goes_back_when_it_shrinks_again() {
         assert_eq!(arena.shrink(2).unwrap(), 2);
         assert_eq!(ground.allocated(), 8);
         drop((view, chunk, arena));
+        ground.remove();
+    });
+}
+
+/// Chunks come and go, the arena grows and shrinks, and a peer takes what it has no right to all the time.
+#[test]
+fn what_peers_take_is_never_given_back_under_a_chunk() {
+    const MOST: usize = 24;
+    Child::new().in_mount_namespace().needs_pages(PageSize::HUGE_2M, MOST).run(|| {
+        let ground = Ground::new(&format!("size={}M", 2 * MOST));
+        let arena = ground.builder(2, MOST).open().unwrap();
+        let view = ground.attach().open().unwrap();
+        let (start, done) = (std::time::Instant::now(), std::sync::atomic::AtomicUsize::new(0));
+        let is_over = || done.load(std::sync::atomic::Ordering::Relaxed) >= 2;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for page in (0..MOST).cycle().take_while(|_| !is_over()) {
+                    // Refused where the mount has no page for it.
+                    let _ = view.make_present(page * HUGE, HUGE);
+                }
+            });
+            for fill in 1..=2u8 {
+                let (arena, done) = (&arena, &done);
+                scope.spawn(move || {
+                    for turn in 0..rounds(2_000) {
+                        // Refused where the other has taken the room, or the peer the page.
+                        let _ = arena.grow(1 + turn % 5);
+                        let Some(mut chunk) = arena.claim_zeroed(1 + turn % 3, FirstTouch::unknown()) else { continue };
+                        assert!(is_marked(&mut chunk, 0), "turn {turn}");
+                        mark(&mut chunk, fill);
+                        arena.shrink(turn % 7).unwrap();
+                        assert!(is_marked(&mut chunk, fill), "turn {turn}");
+                    }
+                    done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                });
+            }
+        });
+        eprintln!("{:?}, {}", start.elapsed(), arena.stats());
+        arena.trim().unwrap();
+        assert_eq!((arena.stats().pages, ground.allocated()), (0, 0));
+        drop((view, arena));
         ground.remove();
     });
 }

@@ -35,7 +35,11 @@ impl Holders {
     }
 
     pub(super) fn is_any(&self) -> bool {
-        self.count.load(SeqCst) != 0 && self.forks.load(Relaxed) == forks_counted()
+        self.is_more_than(0)
+    }
+
+    pub(super) fn is_more_than(&self, some: usize) -> bool {
+        self.count.load(SeqCst) > some && self.forks.load(Relaxed) == forks_counted()
     }
 }
 

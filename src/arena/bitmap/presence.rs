@@ -68,7 +68,7 @@ impl Bitmap {
     /// How many there are, if there are fewer; none is taken then.
     pub(crate) fn take_absent(&self, count: usize) -> Result<Vec<Range<usize>>, usize> {
         // Two at a time would each take a part of what is enough for one.
-        let _one_at_a_time = self.run_claims.take();
+        let _one_at_a_time = self.room_claims.take();
         let mut taken = Runs::default();
         for word in 0..self.absent.len() {
             let missing = count - taken.pages;
@@ -93,9 +93,9 @@ impl Bitmap {
         Err(found)
     }
 
-    /// Calls `body` with every run of absent pages, which nobody takes meanwhile.
+    /// Calls `body` with every run of absent pages, which nobody takes meanwhile. Claims do not wait for it.
     pub(crate) fn for_each_absent(&self, body: impl FnMut(Range<usize>)) {
-        let _nobody_takes = self.run_claims.take();
+        let _nobody_takes = self.room_claims.take();
         self.runs(true).into_iter().for_each(body);
     }
 

@@ -116,6 +116,18 @@ fn of_two_that_want_most_of_the_room_one_gets_it() {
     }
 }
 
+#[test]
+fn whoever_looks_at_the_room_is_in_no_claims_way() {
+    let bitmap = Bitmap::new(8).with_room(4);
+    let mut seen = 0;
+    bitmap.for_each_absent(|room| {
+        assert_eq!((room.start, room.end), (4, 8));
+        assert_eq!(bitmap.claim(2, Prefer::Dirty), Some(0));
+        seen += 1;
+    });
+    assert_eq!((seen, bitmap.take_absent(4).map_err(drop).is_ok()), (1, true));
+}
+
 proptest! {
     /// Against a naive oracle: one flag per page.
     #[test]
