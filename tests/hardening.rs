@@ -88,7 +88,7 @@ fn a_block_of_a_free_span_is_not_freed_again() {
 }
 
 #[test]
-fn a_run_is_not_freed_again() {
+fn a_coloured_block_is_not_freed_again() {
     dies("double free", || {
         let block = alloc(100_000);
         free(block, 100_000);
