@@ -24,6 +24,7 @@ mod current;
 mod fork;
 mod growth;
 mod large;
+mod loans;
 mod lock;
 mod options;
 mod runs;
@@ -39,13 +40,14 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::memops::FirstTouch;
 use crate::sys::process::ThreadKey;
 use central::Central;
 use growth::Growth;
+use loans::Loans;
 use lock::Lock;
 use options::Options;
 use runs::Runs;
@@ -257,12 +259,7 @@ struct Heap {
     space: OnceLock<Option<Space>>,
     /// Const from the start to the exit: the pthread key whose destructor empties a thread's cache, plus one; 0 for none.
     exit_key: AtomicU32,
-    /// Room lent to thread caches beyond their own budgets.
-    lent_to_caches: AtomicU64,
-    /// How often that has been forgotten, in children of fork(2).
-    lives: AtomicU32,
-    /// Room lent to central depots beyond what they may hold by right.
-    lent_to_depots: AtomicU64,
+    loans: Loans,
     growth: Lock<Growth>,
     centrals: [Lock<Central>; CLASSES],
     runs: Lock<Runs>,
@@ -274,9 +271,7 @@ impl Heap {
             starting: Lock::new(()),
             space: OnceLock::new(),
             exit_key: AtomicU32::new(0),
-            lent_to_caches: AtomicU64::new(0),
-            lives: AtomicU32::new(0),
-            lent_to_depots: AtomicU64::new(0),
+            loans: Loans::new(),
             growth: Lock::new(Growth::new()),
             centrals: [const { Lock::new(Central::new()) }; CLASSES],
             runs: Lock::new(Runs::new()),
@@ -380,30 +375,6 @@ impl Heap {
         Some(u64::from(self.growth.try_lock()?.committed()) * CHUNK_BYTES as u64)
     }
 
-    /// Lets a thread cache have room for `bytes` more than its own budget, if all that is lent stays small beside
-    /// the heap: blocks of many sizes, or large ones, need caches in proportion to what is live.
-    fn lend_room(&self, bytes: usize) -> bool {
-        const LENT_PART: u64 = 16;
-        self.lend(&self.lent_to_caches, bytes, LENT_PART)
-    }
-
-    /// Lets a central depot have room for `bytes` more than its own; all that depots have on loan is less than what
-    /// caches may have, because blocks in depots keep spans and serve nobody.
-    fn lend_to_depot(&self, bytes: usize) -> bool {
-        const LENT_PART: u64 = 64;
-        self.lend(&self.lent_to_depots, bytes, LENT_PART)
-    }
-
-    fn lend(&self, lent: &AtomicU64, bytes: usize, part: u64) -> bool {
-        const LENT_BYTES: u64 = 1 << 20;
-        let Some(committed) = self.committed_bytes_now() else {
-            return false;
-        };
-        let allowed = LENT_BYTES + committed / part;
-        let lend = |lent: u64| Some(lent + bytes as u64).filter(|lent| *lent <= allowed);
-        lent.fetch_update(Relaxed, Relaxed, lend).is_ok()
-    }
-
     /// Has the central list of `class` give back what nobody uses, unless somebody took blocks from it since the last
     /// time.
     fn scavenge(&self, class: usize) {
@@ -413,34 +384,6 @@ impl Heap {
         {
             central.scavenge(self, space, class);
         }
-    }
-
-    /// Takes back what [`lend_room`](Self::lend_room) gave.
-    fn return_room(&self, bytes: usize) {
-        self.lent_to_caches.fetch_sub(bytes as u64, Relaxed);
-    }
-
-    /// Takes back what [`lend_to_depot`](Self::lend_to_depot) gave.
-    fn return_from_depot(&self, bytes: usize) {
-        self.lent_to_depots.fetch_sub(bytes as u64, Relaxed);
-    }
-
-    /// In a child of fork(2): forgets what was lent to threads that it does not have. What its only thread has on loan is
-    /// [counted](Self::count_loan) when that next comes to the heap: it is written in the thread's cache, whose page may be
-    /// gone, so that a child which does not come must not be made to look.
-    fn forget_loans(&self) {
-        self.lent_to_caches.store(0, Relaxed);
-        self.lives.fetch_add(1, Relaxed);
-    }
-
-    /// How often loans have been forgotten.
-    fn lives(&self) -> u32 {
-        self.lives.load(Relaxed)
-    }
-
-    /// Counts again what a cache borrowed before that.
-    fn count_loan(&self, bytes: usize) {
-        self.lent_to_caches.fetch_add(bytes as u64, Relaxed);
     }
 
     /// Fills `out` with blocks of `class`, as far as they come without growing twice; returns how many, 0 only

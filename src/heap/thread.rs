@@ -411,22 +411,3 @@ impl Cache {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::Heap;
-    use std::sync::atomic::Ordering::Relaxed;
-
-    #[test]
-    fn a_child_may_lend_what_threads_it_has_not_had_borrowed() {
-        static IN_CHILD: Heap = Heap::new();
-        assert!(IN_CHILD.lend_room(1 << 20) && !IN_CHILD.lend_room(4 << 10));
-        IN_CHILD.forget_loans();
-        assert_eq!((IN_CHILD.lives(), IN_CHILD.lent_to_caches.load(Relaxed)), (1, 0));
-        // Of the thread that it has.
-        IN_CHILD.count_loan(64 << 10);
-        assert!(IN_CHILD.lend_room(4 << 10));
-        IN_CHILD.return_room(68 << 10);
-        assert_eq!(IN_CHILD.lent_to_caches.load(Relaxed), 0);
-    }
-}
