@@ -17,10 +17,11 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// How many times as fast something is, if that was measured.
-    pub fn of_ratio(what: &str, ratio: Option<f64>, wanted: f64) -> Figure {
+    /// How many times as fast as `whom` something has to be, and is, if that was measured.
+    pub fn of_ratio(what: &str, wanted: f64, whom: &str, ratio: Option<f64>) -> Figure {
         let had = ratio.map_or("not measured".to_owned(), |ratio| format!("{ratio:.2}"));
-        Figure { text: format!("{what}: {had}"), is_met: ratio.is_some_and(|ratio| is_met(ratio, wanted)) }
+        let text = format!("{what}: {wanted:.2} x {whom}: {had}");
+        Figure { text, is_met: ratio.is_some_and(|ratio| is_met(ratio, wanted)) }
     }
 }
 
@@ -98,21 +99,20 @@ fn speed_figure(results: &Results, workload: usize, against: &Against, wanted: f
         Against::Libc => name.to_owned(),
         Against::Best => format!("the best peer ({name})"),
     };
-    let (workload_name, place) = (results.workloads[workload].name, place(clock));
-    let mut text = format!("{workload_name}, {place}: {wanted:.2} x the speed of {who}: {speed:.2}");
+    let what = format!("{}, {}", results.workloads[workload].name, place(clock));
+    let mut figure = Figure::of_ratio(&what, wanted, &format!("the speed of {who}"), Some(speed));
     if matches!(against, Against::Best) {
         for (pages, time) in results.bare(workload, clock) {
-            let _ = write!(text, "; {pages}: {:.2}", results.time(workload, other, clock) / time);
+            let _ = write!(figure.text, "; {pages}: {:.2}", results.time(workload, other, clock) / time);
         }
     }
-    Figure { text, is_met: is_met(speed, wanted) }
+    figure
 }
 
 fn mean_figure(results: &Results, who: &str, other: usize, wanted: f64, clock: Clock) -> Figure {
     let (name, speed) = (results.configurations[other].name, results.mean_speed(other, clock));
     let who = if who == name { who.to_owned() } else { format!("{who} ({name})") };
-    let place = place(clock);
-    Figure { text: format!("geometric mean, {place}: {wanted:.2} x {who}: {speed:.2}"), is_met: is_met(speed, wanted) }
+    Figure::of_ratio(&format!("geometric mean, {}", place(clock)), wanted, &who, Some(speed))
 }
 
 /// The workload that is slowest against libc or its best peer.

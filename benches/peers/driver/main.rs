@@ -85,16 +85,18 @@ fn measure(options: &Options) -> Result<bool, String> {
 fn take_turns(options: &Options, results: &mut Results, workload: usize, round: usize) -> Result<(), String> {
     let _lock = options.lock.as_deref().map(take_lock).transpose()?;
     let count = results.configurations.len();
+    let what = results.workloads[workload];
+    let operations = options.operations(what);
     for turn in 0..count {
         let peer = (turn + round) % count;
-        let what = results.workloads[workload];
-        let run = run::run(&results.configurations[peer], what, options.operations(what))?;
+        let run = run::run(&results.configurations[peer], what, operations)?;
         results.add(workload, peer, run)?;
     }
-    let what = results.workloads[workload];
-    let is_bound_by_memory = BOUND_BY_MEMORY.contains(&what.name) && !options.is_quick;
-    for bare in configurations::BARE.iter().filter(|_| is_bound_by_memory) {
-        match run::run(bare, what, options.operations(what)) {
+    if options.is_quick || !BOUND_BY_MEMORY.contains(&what.name) {
+        return Ok(());
+    }
+    for bare in &configurations::BARE {
+        match run::run(bare, what, operations) {
             Ok(run) => results.add_bare(workload, bare, &run)?,
             Err(reason) if round == 0 => println!("note: {reason}: is the pool long enough?"),
             Err(_) => {}
