@@ -88,7 +88,7 @@ impl fmt::Display for Operation {
             Operation::Place => "place",
             Operation::Unmap => "unmap",
             Operation::Own => "own",
-            Operation::Record => "keep the record of",
+            Operation::Record => "use the record of",
             Operation::Attach => "attach",
             Operation::Inspect => "inspect",
             Operation::Remove => "remove",

@@ -73,6 +73,59 @@ fn help_is_a_manual() {
     assert_eq!(run("--version").status.code(), Some(0));
 }
 
+/// With standard output in `file`.
+fn run_into(file: fs::File, arguments: &str) -> Output {
+    Command::new(executable()).args(arguments.split_whitespace()).stdout(file).output().unwrap()
+}
+
+#[test]
+fn an_answer_that_gets_lost_is_a_failure() {
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    for arguments in ["doctor", "list --json", "reserve 0"] {
+        let output = run_into(full(), arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("standard output: "), "{output:?}");
+    }
+    // Whoever reads has read enough.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = run_into(fs::File::from(std::os::fd::OwnedFd::from(writer)), "list");
+    assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+}
+
+#[test]
+fn failures_are_no_answers() {
+    let output = run("inspect .");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty(), "{output:?}");
+    assert!(output.stderr.starts_with(b"hugearena: cannot configure the name"), "{output:?}");
+    let output = run("inspect . --json");
+    assert_eq!((output.status.code(), &output.stderr), (Some(1), &Vec::new()));
+    assert!(json(&output)["error"].as_str().unwrap().starts_with("cannot configure the name"));
+}
+
+/// Every number says in its name what it counts.
+fn check_units(name: &str, value: &Value) {
+    const UNITS: [&str; 5] = ["bytes", "pages", "pages_now", "pages_before", "processes"];
+    const NUMBERS: [&str; 5] = ["node", "process", "inode", "refusals", "first_page"];
+    match value {
+        Value::Number(_) => {
+            let has_unit = UNITS.iter().any(|unit| name == *unit || name.ends_with(&format!("_{unit}")));
+            assert!(has_unit || NUMBERS.contains(&name), "{name} has no unit");
+        }
+        Value::Array(items) => items.iter().for_each(|item| check_units(name, item)),
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| check_units(name, value)),
+        _ => {}
+    }
+}
+
+#[test]
+fn numbers_have_units() {
+    for command in ["doctor", "doctor --need 1024T", "holders", "reserve 0", "list"] {
+        check_units("", &json(&run(&format!("{command} --json"))));
+    }
+}
+
 #[test]
 fn doctor_answers_what_the_supply_answers() {
     let _lock = PoolLock::take();
@@ -165,7 +218,7 @@ fn reserve_adds_what_is_missing_and_gives_it_back() {
         return print_skip("reserve", &format!("no memory for four more pages: {said}"));
     }
     assert_eq!((&said["asked_pages"], output.status.code()), (&Value::from(asked), Some(0)));
-    assert!(total > pool.total && said["total_now"] == total, "{said}, {total}");
+    assert!(total > pool.total && said["total_pages_now"] == total, "{said}, {total}");
 
     let again = run(&format!("reserve {}M", asked * 2 - 8));
     assert_eq!((restored.count(), again.status.code()), (total, Some(0)), "{again:?}");

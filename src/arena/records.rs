@@ -32,7 +32,7 @@ impl Place {
             return Err(Error::new(Operation::Configure, format!("the name {name:?}: {rule}")));
         }
         let directory = directory.map(Path::to_path_buf).or_else(usual_directory).ok_or_else(|| {
-            let why = "XDG_RUNTIME_DIR is not set; name a directory with record_dir";
+            let why = "XDG_RUNTIME_DIR is not set; name a directory (record_dir, --record-dir)";
             Error::new(Operation::Configure, format!("named arena {name}: there is no place for its record: {why}"))
         })?;
         Ok(Place { name: name.into(), directory })

@@ -340,12 +340,13 @@ impl Failure<'_> {
     /// The directory that was named has no such pages.
     fn missing_mount(&self) -> Option<Limit> {
         let path = self.mount?;
-        let found = self.machine.file_system(path).filter(|found| found.is_hugetlbfs);
-        match found {
-            Some(found) if found.block_bytes == self.page_size.bytes() as u64 => None,
-            Some(_) => Some(self.no_mount(format!("statfs of {}: pages of another size", path.display()))),
-            None => Some(self.no_mount(format!("statfs of {}: no hugetlbfs", path.display()))),
-        }
+        let problem = match self.machine.file_system(path) {
+            Some(found) if !found.is_hugetlbfs => "no hugetlbfs",
+            Some(found) if found.block_bytes == self.page_size.bytes() as u64 => return None,
+            Some(_) => "pages of another size",
+            None => "no such directory, or no way to it",
+        };
+        Some(self.no_mount(format!("statfs of {}: {problem}", path.display())))
     }
 
     fn no_mount(&self, source: String) -> Limit {

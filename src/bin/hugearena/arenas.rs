@@ -7,7 +7,7 @@ use hugearena::arena::{self, Inspection, Owner, PageState, RecordState};
 use hugearena::numa::Located;
 
 use crate::json::Json;
-use crate::{Answer, size, status};
+use crate::{Answer, Outcome, size, status};
 
 /// Where records are.
 #[derive(Debug, clap::Args)]
@@ -40,8 +40,8 @@ pub struct One {
 }
 
 impl One {
-    pub fn look(&self) -> hugearena::Result<Inspection> {
-        self.records.of(&self.name, arena::inspect, arena::inspect_from)
+    pub fn look(&self) -> Result<Inspection, Answer> {
+        self.records.of(&self.name, arena::inspect, arena::inspect_from).map_err(|error| Answer::failure(&error))
     }
 }
 
@@ -51,21 +51,16 @@ pub struct All {
     records: RecordDir,
 }
 
-pub fn inspect(options: &One) -> Answer {
-    match options.look() {
-        Ok(found) => Answer { status: status(true), text: found.to_string(), json: inspection_json(&found) },
-        Err(error) => Answer::failure(&error),
-    }
+pub fn inspect(options: &One) -> Outcome {
+    let found = options.look()?;
+    Ok(Answer { status: status(true), text: found.to_string(), json: inspection_json(&found) })
 }
 
-pub fn remove(options: &One) -> Answer {
-    match options.records.of(&options.name, arena::remove, arena::remove_from) {
-        Ok(()) => {
-            let json = Json::Object(vec![("removed", (&options.name).into())]);
-            Answer { status: status(true), text: format!("{}: removed", options.name), json }
-        }
-        Err(error) => Answer::failure(&error),
-    }
+pub fn remove(options: &One) -> Outcome {
+    let removed = options.records.of(&options.name, arena::remove, arena::remove_from);
+    removed.map_err(|error| Answer::failure(&error))?;
+    let json = Json::Object(vec![("removed", (&options.name).into())]);
+    Ok(Answer { status: status(true), text: format!("{}: removed", options.name), json })
 }
 
 pub fn list(options: &All) -> Answer {

@@ -1,5 +1,6 @@
 //! `hugearena create`: a named arena, populated, with a progress bar.
 
+use std::env;
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -14,12 +15,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::arenas::{self, RecordDir};
 use crate::json::Json;
-use crate::{Answer, size, status};
+use crate::{Answer, Outcome, size, status};
 
 /// As a shell reports a command that was interrupted.
 const INTERRUPTED: u8 = 130;
-/// Cells of the bar.
-const CELLS: usize = 40;
+/// Cells of the bar: its line fits 80 columns.
+const CELLS: usize = 20;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -43,7 +44,7 @@ pub struct Options {
     /// How many threads populate it [default: one for each CPU that may be used]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Leave its memory in core dumps, in whichever process maps it
+    /// Leave its memory in core dumps, in whichever process maps it, until it has an owner that does not ask for that
     #[arg(long)]
     core_dumps: bool,
     #[command(flatten)]
@@ -62,13 +63,13 @@ fn parse_placement(text: &str) -> Result<Placement, String> {
     }
 }
 
-pub fn run(options: &Options, quiet: bool) -> Answer {
+pub fn run(options: &Options, quiet: bool) -> Outcome {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         // It fails for signals that cannot be handled; these can.
         let _ = signal_hook::flag::register(signal, Arc::clone(&stop));
     }
-    let bar = (!quiet && std::io::stderr().is_terminal()).then(Bar::new);
+    let bar = (!quiet && can_draw()).then(Bar::new);
     let has_bar = bar.is_some();
     let told = Arc::clone(&stop);
     let opened = builder(options)
@@ -84,11 +85,11 @@ pub fn run(options: &Options, quiet: bool) -> Answer {
         // Whoever interrupts wants to be as before, also when that came a moment too late.
         Ok(arena) if stop.load(Relaxed) && restart(&arena) == &Restart::Created => {
             drop(arena);
-            interrupted(options.records.of(&options.name, remove, remove_from).err())
+            Err(interrupted(options.records.of(&options.name, remove, remove_from).err()))
         }
-        Ok(arena) => created(&options.name, &arena),
-        Err(_) if stop.load(Relaxed) => interrupted(None),
-        Err(error) => Answer::failure(&error),
+        Ok(arena) => Ok(created(&options.name, &arena)),
+        Err(_) if stop.load(Relaxed) => Err(interrupted(None)),
+        Err(error) => Err(Answer::failure(&error)),
     }
 }
 
@@ -135,6 +136,12 @@ fn interrupted(left: Option<hugearena::Error>) -> Answer {
     Answer { status: INTERRUPTED, text, json }
 }
 
+/// Whether standard error is a terminal that knows escape sequences.
+fn can_draw() -> bool {
+    let is_dumb = env::var_os("TERM").is_none_or(|kind| kind.is_empty() || kind == "dumb");
+    !is_dumb && std::io::stderr().is_terminal()
+}
+
 /// A line of a terminal, drawn over and over.
 struct Bar {
     start: Instant,
@@ -146,28 +153,44 @@ impl Bar {
     }
 
     fn draw(&self, progress: PopulateProgress) {
+        // Cut off at the margin of a narrow terminal: what runs over to the next line could not be drawn over.
+        let text = format!("\r\x1b[?7l{}\x1b[K\x1b[?7h", line(progress, self.start.elapsed()));
         // A terminal that is gone is no reason to stop.
-        let _ = write!(std::io::stderr(), "\r{}\x1b[K", line(progress, self.start.elapsed()));
+        let _ = std::io::stderr().write_all(text.as_bytes());
     }
 
     fn erase() {
-        let _ = write!(std::io::stderr(), "\r\x1b[K");
+        let _ = std::io::stderr().write_all(b"\r\x1b[K");
     }
 }
 
 /// `[#####     ]  50 %  2048 of 4096 MiB on 2M pages, 1 s left`
 fn line(progress: PopulateProgress, elapsed: Duration) -> String {
-    let (done, total) = (progress.done_bytes, progress.total_bytes.max(1));
-    let part = done as f64 / total as f64;
+    let part = progress.done_bytes as f64 / progress.total_bytes.max(1) as f64;
+    drawn(part, &progress.to_string(), elapsed)
+}
+
+fn drawn(part: f64, progress: &str, elapsed: Duration) -> String {
     let cells = "#".repeat((part * CELLS as f64) as usize);
     let left = elapsed.as_secs_f64() * (1.0 - part) / part.max(f64::EPSILON);
-    let left = if done == 0 { String::new() } else { format!(", {left:.0} s left") };
+    let left = if part > 0.0 { format!(", {left:.0} s left") } else { String::new() };
     format!("[{cells:CELLS$}] {:3.0} %  {progress}{left}", part * 100.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_bar_fits_80_columns() {
+        let half = drawn(0.5, "2048 of 4096 MiB on 2M pages", Duration::from_secs(1));
+        assert_eq!(half, "[##########          ]  50 %  2048 of 4096 MiB on 2M pages, 1 s left");
+        let start = drawn(0.0, "0 of 4096 MiB on 2M pages", Duration::ZERO);
+        assert_eq!(start, "[                    ]   0 %  0 of 4096 MiB on 2M pages");
+        // A tebibyte, for hours.
+        let slow = drawn(0.1, "104857 of 1048576 MiB on 2M pages", Duration::from_secs(3000));
+        assert!(slow.ends_with(", 27000 s left") && slow.len() < 80, "{slow}");
+    }
 
     #[test]
     fn placements_are_as_they_are_printed_in_the_manual() {

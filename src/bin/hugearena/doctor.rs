@@ -95,12 +95,12 @@ fn facts_json(facts: &Facts) -> Json {
 fn pool_json(pool: &Pool) -> Json {
     Json::Object(vec![
         ("page_bytes", pool.page_size.bytes().into()),
-        ("total", pool.total.into()),
-        ("free", pool.free.into()),
-        ("reserved", pool.reserved.into()),
-        ("surplus", pool.surplus.into()),
-        ("overcommit", pool.overcommit.into()),
-        ("available", pool.available_pages().into()),
+        ("total_pages", pool.total.into()),
+        ("free_pages", pool.free.into()),
+        ("reserved_pages", pool.reserved.into()),
+        ("surplus_pages", pool.surplus.into()),
+        ("overcommit_pages", pool.overcommit.into()),
+        ("available_pages", pool.available_pages().into()),
     ])
 }
 
@@ -108,9 +108,9 @@ fn node_json(pool: &NodePool) -> Json {
     Json::Object(vec![
         ("node", pool.node.into()),
         ("page_bytes", pool.page_size.bytes().into()),
-        ("total", pool.total.into()),
-        ("free", pool.free.into()),
-        ("surplus", pool.surplus.into()),
+        ("total_pages", pool.total.into()),
+        ("free_pages", pool.free.into()),
+        ("surplus_pages", pool.surplus.into()),
     ])
 }
 

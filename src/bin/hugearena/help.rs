@@ -18,6 +18,13 @@ EXIT STATUS
   1  no, and the text says why
   2  wrong usage
   130  interrupted
+  run has those of the program
+
+OUTPUT
+  Answers are on standard output, also those that are no. What could not be
+  done is told on standard error; with --json it is an object with \"error\",
+  \"operation\" and \"limit\" on standard output, or with \"error\" alone. Numbers
+  in JSON are named for what they count: bytes, pages.
 
 EXAMPLES
   hugearena doctor                      may this process have a page of 2 MiB?
@@ -26,7 +33,7 @@ EXAMPLES
   sudo hugearena holders --json         who has the rest
   hugearena create packets 4G           a named arena, populated
   hugearena inspect packets             who owns it, and what it holds
-  hugearena run -- redis-server         a program that uses them and need not know
+  hugearena run -- redis-server         a program that need not know of them
 
 SEE ALSO
   hugearena COMMAND --help; hugetlbpage.rst in the kernel's admin guide; memfd_create(2)";
@@ -61,7 +68,7 @@ EXAMPLES
 FILES
   /sys/kernel/mm/hugepages/hugepages-*kB/         the pools
   /sys/devices/system/node/node*/hugepages/       each node's share
-  /sys/fs/cgroup/**/hugetlb.*                     limits of cgroups, versions 1 and 2
+  /sys/fs/cgroup/**/hugetlb.*                     limits of cgroups
   /proc/self/{cgroup,mountinfo,status,statm}      what holds for this process
 
 SEE ALSO
@@ -119,11 +126,11 @@ is said. Files on mounts of other mount namespaces are found through the process
 
 pub const HOLDERS_AFTER: &str = "\
 EXIT STATUS
-  0  always; 2 for wrong usage
+  0  always, unless it cannot be written (1); 2 for wrong usage
 
 EXAMPLES
   sudo hugearena holders
-  hugearena holders --json | jq '.processes[] | {process, command, counted_bytes}'
+  hugearena holders --json | jq -c '.processes[] | [.process, .counted_bytes]'
 
 FILES
   /proc/PID/{status,smaps,map_files,fd,mountinfo}
@@ -158,12 +165,13 @@ EXAMPLES
       2048 pages of 2 MiB, on the mount that has the most room for them
   hugearena create table 8G --page 1G --node 1
       8 pages of 1 GiB, all of node 1, or none
-  hugearena create packets 4G --huge-dir /dev/hugepages/service --record-dir /run/service
+  hugearena create packets 4G --huge-dir /dev/huge/mine --record-dir /run/mine
 
 FILES
-  DIR/hugearena.NAME                the pages; mode 0600, for who can write to it can cut it short
-  /run/hugearena/NAME.record        what is zero: 4 KiB and a bit per page, for root
-  $XDG_RUNTIME_DIR/hugearena/       the same for other users
+  DIR/hugearena.NAME             the pages; of mode 0600, because who can write
+                                 to it can cut it short
+  /run/hugearena/NAME.record     what is zero: 4 KiB and a bit per page (root)
+  $XDG_RUNTIME_DIR/hugearena/    the same for other users
 
 SEE ALSO
   hugearena remove --help, hugearena doctor --help, mount(8)";
@@ -218,7 +226,7 @@ EXIT STATUS
 
 EXAMPLES
   watch -n 1 hugearena map packets
-  hugearena map packets --json | jq '[.runs[] | select(.state == \"clean\") | .pages] | max'
+  hugearena map packets --json | jq -c '.runs[] | [.state, .pages]'
 
 SEE ALSO
   hugearena inspect --help";
@@ -230,7 +238,7 @@ List the named arenas of this user: those that have a record, and those files on
 
 pub const LIST_AFTER: &str = "\
 EXIT STATUS
-  0  always; 2 for wrong usage
+  0  always, unless it cannot be written (1); 2 for wrong usage
 
 EXAMPLES
   hugearena list
@@ -291,8 +299,9 @@ ENVIRONMENT
   HUGEARENA_LIMIT     --limit, with K, M, G or T behind if you like
   HUGEARENA_STRICT    1: --strict
   HUGEARENA_STATS     1: --stats
-  The last three hold for every program that the library is preloaded into. One that ends by _exit(2) or by a signal
-  prints no statistics; neither is there any output of this command: --json has no effect.
+  The last three hold for every program that the library is preloaded into. One
+  that ends by _exit(2) or by a signal prints no statistics. This command has no
+  output of its own: --json has no effect.
 
 SEE ALSO
   ld.so(8), malloc(3), hugearena doctor --help";

@@ -66,7 +66,7 @@ fn summary(found: &Holders, pools: &[Pool]) -> String {
     if found.unreadable > 0 {
         let _ = writeln!(
             text,
-            "processes that could not be looked into: {} (those of other users need root)",
+            "processes that could not be looked into: {} (those of others need root, some CAP_SYS_PTRACE)",
             found.unreadable
         );
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 /// A value. Keys keep their order, so that a report reads the same each time.
+#[derive(Debug)]
 pub enum Json {
     Null,
     Bool(bool),

@@ -12,7 +12,7 @@ mod reserve;
 mod run;
 mod size;
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -52,11 +52,15 @@ enum Command {
 }
 
 /// What a command has to say, both ways, and how the process ends.
+#[derive(Debug)]
 struct Answer {
     status: u8,
     text: String,
     json: Json,
 }
+
+/// `Err` is what could not be done: no answer, so its text goes where it cannot be mistaken for one.
+type Outcome = Result<Answer, Answer>;
 
 /// The exit status of an answer that is yes or no.
 fn status(is_yes: bool) -> u8 {
@@ -78,21 +82,46 @@ impl Answer {
 fn main() -> ExitCode {
     // A usage error ends the process here, with 2.
     let cli = Cli::parse();
-    let answer = match &cli.command {
-        Command::Doctor(options) => doctor::run(options),
-        Command::Reserve(options) => reserve::run(options),
-        Command::Holders(options) => holders::run(options),
+    let outcome = match &cli.command {
+        Command::Doctor(options) => Ok(doctor::run(options)),
+        Command::Reserve(options) => Ok(reserve::run(options)),
+        Command::Holders(options) => Ok(holders::run(options)),
         Command::Create(options) => create::run(options, cli.json),
         Command::Inspect(options) => arenas::inspect(options),
         Command::Map(options) => map::run(options),
-        Command::List(options) => arenas::list(options),
+        Command::List(options) => Ok(arenas::list(options)),
         Command::Remove(options) => arenas::remove(options),
         Command::Run(options) => return run::run(options),
     };
-    let text = if cli.json { answer.json.to_string() } else { answer.text };
-    // Whoever reads may stop reading, as head(1) does: the exit status still tells.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
-    ExitCode::from(answer.status)
+    ExitCode::from(print(outcome, cli.json))
+}
+
+/// The exit status: that of the answer, unless it got lost on the way.
+fn print(outcome: Outcome, as_json: bool) -> u8 {
+    let (is_failure, answer) = match outcome {
+        Ok(answer) => (false, answer),
+        Err(failure) => (true, failure),
+    };
+    let Answer { status, text, json } = answer;
+    if is_failure && !as_json {
+        eprint_line(&text);
+        return status;
+    }
+    let text = if as_json { json.to_string() } else { text };
+    match writeln!(std::io::stdout(), "{}", text.trim_end()) {
+        Ok(()) => status,
+        // Whoever reads may stop reading, as head(1) does.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => status,
+        Err(error) => {
+            eprint_line(&format!("standard output: {error}"));
+            status.max(1)
+        }
+    }
+}
+
+/// Not `eprintln`, which panics where nobody listens.
+fn eprint_line(text: &str) {
+    let _ = writeln!(std::io::stderr(), "hugearena: {}", text.trim_end());
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use hugearena::arena::{Inspection, PageState};
 
 use crate::arenas::{One, inspection_json};
 use crate::json::Json;
-use crate::{Answer, status};
+use crate::{Answer, Outcome, status};
 
 /// Cells of a row.
 const ROW: usize = 64;
@@ -20,11 +20,9 @@ pub struct Options {
     all: bool,
 }
 
-pub fn run(options: &Options) -> Answer {
-    match options.one.look() {
-        Ok(found) => Answer { status: status(true), text: text(&found, options.all), json: json(&found) },
-        Err(error) => Answer::failure(&error),
-    }
+pub fn run(options: &Options) -> Outcome {
+    let found = options.one.look()?;
+    Ok(Answer { status: status(true), text: text(&found, options.all), json: json(&found) })
 }
 
 fn text(found: &Inspection, all: bool) -> String {
@@ -87,7 +85,7 @@ fn json(found: &Inspection) -> Json {
     }
     let runs = runs.into_iter().map(|(first, pages, state)| {
         let state = state.to_string();
-        Json::Object(vec![("first", first.into()), ("pages", pages.into()), ("state", state.into())])
+        Json::Object(vec![("first_page", first.into()), ("pages", pages.into()), ("state", state.into())])
     });
     Json::Object(vec![("arena", inspection_json(found)), ("runs", Json::list(runs))])
 }

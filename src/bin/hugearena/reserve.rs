@@ -174,8 +174,8 @@ fn answer(
         ("node", options.node.into()),
         ("asked_pages", asked.into()),
         ("got_pages", got.into()),
-        ("total_before", before.map(|count| count.total).into()),
-        ("total_now", after.map(|count| count.total).into()),
+        ("total_pages_before", before.map(|count| count.total).into()),
+        ("total_pages_now", after.map(|count| count.total).into()),
         ("is_complete", is_yes.into()),
         ("reason", reason.into()),
     ]);

@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 
 use hugearena::doctor::gains_capabilities;
 
-use crate::size;
+use crate::{eprint_line, size};
 
 const LIBRARY: &str = "libpreload.so";
 const BUILD: &str = "cargo build --release --example preload --features preload";
@@ -53,7 +53,7 @@ pub fn run(options: &Options) -> ExitCode {
         Err(refusal) => refusal,
     };
     // Standard output is the program's.
-    eprintln!("hugearena: {}", refusal.reason);
+    eprint_line(&refusal.reason);
     ExitCode::from(refusal.status)
 }
 
