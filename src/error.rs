@@ -10,12 +10,11 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// An errno as the kernel returned it. Costs nothing, so it is what code below the heap passes around.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Errno(pub(crate) i32);
+pub(crate) struct Errno(pub(crate) i32);
 
 impl Errno {
     /// The number, as in errno(3).
-    #[must_use]
-    pub const fn raw(self) -> i32 {
+    pub(crate) const fn raw(self) -> i32 {
         self.0
     }
 }
@@ -72,6 +71,8 @@ pub enum Operation {
     Share,
     /// Finding the addresses that a device uses.
     Translate,
+    /// Starting a thread.
+    StartThread,
     /// Having pages of an arena for something larger than a chunk of the caller's own: a pool.
     Claim,
 }
@@ -94,6 +95,7 @@ impl fmt::Display for Operation {
             Operation::Remove => "remove",
             Operation::Share => "share",
             Operation::Translate => "translate the addresses of",
+            Operation::StartThread => "start the thread of",
             Operation::Claim => "claim pages for",
         })
     }
@@ -154,6 +156,7 @@ impl fmt::Display for LimitKind {
 
 /// A limit, with the figures that show that it is the one that bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limit {
     /// Which one.
     pub kind: LimitKind,
@@ -180,7 +183,22 @@ impl fmt::Display for Limit {
 /// A control-plane failure. Nothing that the failed call started is left behind.
 ///
 /// Its `Display` is one line: the operation, the subject, the system's error, the limit with figures and the
-/// file they were read from, and the remedy.
+/// file they were read from, and the remedy. The system's error is a part of that and of [`os_error`](Self::os_error),
+/// so it is no [`source`](std::error::Error::source): those who print chains of errors would print it twice.
+///
+/// # Examples
+///
+/// ```
+/// use hugearena::Arena;
+/// use hugearena::error::LimitKind;
+///
+/// // A thousand tebibytes of 2 MiB pages.
+/// let error = Arena::builder().capacity(1 << 50).strict().open().unwrap_err();
+/// println!("{error}"); // cannot map ...; limited by the huge page pool: ... needed, ... available (...); echo ...
+/// if let Some(limit) = error.limit().filter(|limit| limit.kind == LimitKind::Pool) {
+///     eprintln!("{} bytes are missing: {}", limit.needed_bytes - limit.available_bytes, limit.remedy);
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Error {
     operation: Operation,
@@ -242,8 +260,4 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.os.as_ref().map(|os| os as _)
-    }
-}
+impl std::error::Error for Error {}

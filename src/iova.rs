@@ -32,6 +32,7 @@ const PAGEMAP: &str = "/proc/self/pagemap";
 
 /// Which addresses a device uses for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum IovaMode {
     /// Those of this process. For devices behind an IOMMU, whose driver has to map the same addresses
     /// (`VFIO_IOMMU_MAP_DMA` with `iova = vaddr`), and for the kernel itself.
@@ -42,6 +43,7 @@ pub enum IovaMode {
 
 /// Bytes of a chunk that follow each other for the device as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct IovaRange {
     /// Bytes from the start of the chunk.
     pub offset: usize,

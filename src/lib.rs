@@ -22,6 +22,10 @@
 //! println!("{}", GLOBAL.stats()); // on which pages, and what would improve it
 //! ```
 //!
+//! Features, all off by default: `bytes` ([`Bytes`](guide::bytes) from chunks and pool objects), `allocator-api2`
+//! ([collections](guide::collections) in an arena or in the heap), `hardened` (every free is checked in release builds
+//! too), `cli` (the `hugearena` command), `preload` (for `examples/preload.rs`, the heap as the malloc of any program).
+//!
 //! Without huge pages everything works on transparent huge pages or base pages, in that order; no fallback is
 //! silent. There is no SIGBUS: memory is reserved when it is mapped and proved present before it is handed out.
 //!

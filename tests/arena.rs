@@ -221,6 +221,8 @@ fn handles_and_chunks_may_go_anywhere() {
     fn shared<T: Clone>() {}
     anywhere::<Arena>();
     anywhere::<Chunk>();
+    anywhere::<hugearena::arena::View>();
+    anywhere::<hugearena::arena::FileRegion<'static>>();
     shared::<Arena>();
 }
 

@@ -15,7 +15,7 @@ use crate::backing::MemoryClass;
 use crate::error::{Error, Operation, Result};
 
 /// An allocator over an arena, for collections that take one by the traits of the crate `allocator-api2`: its own `Vec`
-/// and `Box`, hashbrown's `HashMap`, and others.
+/// and `Box`, hashbrown's `HashMap`, and others. Feature `allocator-api2`.
 ///
 /// Blocks of any size and alignment share pages: each costs 8 bytes and is rounded up to 32. Pages are claimed when none
 /// that are held have room, as many as a block needs, and go back to the arena when nothing is in them (one page is

@@ -20,7 +20,7 @@ impl AsRef<[u8]> for Owner {
 
 impl Chunk {
     /// The chunk as [`Bytes`]: no copy, cheap to clone and to slice. The pages go back to the arena when the last clone
-    /// or slice is dropped, by whatever thread.
+    /// or slice is dropped, by whatever thread. Feature `bytes`.
     ///
     /// For private arenas ([`BackingKind::Anonymous`](crate::backing::BackingKind::Anonymous)), and shared ones with
     /// [`read_only_peers`](crate::ArenaBuilder::read_only_peers); memory that others can write to is no `&[u8]`.
@@ -57,7 +57,7 @@ impl Chunk {
         Ok(Bytes::from_owner(Owner(self)))
     }
 
-    /// As [`into_bytes`](Self::into_bytes), for memory of whatever class.
+    /// As [`into_bytes`](Self::into_bytes), for memory of whatever class. Feature `bytes`.
     ///
     /// # Safety
     ///

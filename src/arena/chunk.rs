@@ -30,6 +30,7 @@ use crate::iova::{IovaMap, IovaMode};
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "its pages are released when it is dropped"]
 pub struct Chunk {
     arena: Arena,
     first: usize,

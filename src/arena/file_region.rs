@@ -1,5 +1,6 @@
 //! An arena's memory as other programs want it told: file, offset, length.
 
+use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
@@ -14,13 +15,14 @@ use crate::page_size::PageSize;
 /// file on hugetlbfs can be truncated, and holes can be punched into both by whoever can write: such pages are taken
 /// from the pool again at the next touch, or SIGBUS is sent if it has none. Give it to peers that you trust that far, or
 /// open the arena with [`read_only_peers`](crate::ArenaBuilder::read_only_peers) if they need not write.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct FileRegion<'a> {
+    /// Where the memory is, without a pointer: a region may go to other threads, as chunks may.
+    arena: &'a Arena,
     fd: BorrowedFd<'a>,
+    /// Whole pages of the arena.
     offset: usize,
-    start: NonNull<u8>,
     len: usize,
-    page_size: PageSize,
 }
 
 impl<'a> FileRegion<'a> {
@@ -40,7 +42,7 @@ impl<'a> FileRegion<'a> {
     /// Where this process has the memory; valid as long as the arena (or the chunk) is there. A peer has it elsewhere.
     #[must_use]
     pub fn as_ptr(&self) -> NonNull<u8> {
-        self.start
+        self.arena.address_of(self.offset / self.arena.page_size().bytes())
     }
 
     /// Bytes, whole pages, at least one page.
@@ -53,7 +55,16 @@ impl<'a> FileRegion<'a> {
     /// The pages that the file is on. Smaller than [`Arena::page_size`] where smaller pages stand in.
     #[must_use]
     pub fn page_size(&self) -> PageSize {
-        self.page_size
+        self.arena.inner.mapping.backing().page_size()
+    }
+}
+
+impl fmt::Debug for FileRegion<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FileRegion { fd, offset, len, .. } = self;
+        let mut region = f.debug_struct("FileRegion");
+        region.field("fd", fd).field("offset", offset).field("start", &self.as_ptr()).field("len", len);
+        region.field("page_size", &self.page_size()).finish()
     }
 }
 
@@ -93,16 +104,16 @@ impl Arena {
         for run in states.chunk_by(|one, next| (*one == PageState::Absent) == (*next == PageState::Absent)) {
             if run[0] != PageState::Absent {
                 let (offset, len) = (first * self.page_size().bytes(), run.len() * self.page_size().bytes());
-                regions.extend(self.file_region_of(offset, self.address_of(first), len));
+                regions.extend(self.file_region_of(offset, len));
             }
             first += run.len();
         }
         regions.into_iter()
     }
 
-    fn file_region_of(&self, offset: usize, start: NonNull<u8>, len: usize) -> Option<FileRegion<'_>> {
-        let backing = self.inner.mapping.backing();
-        Some(FileRegion { fd: backing.fd()?, offset, start, len, page_size: backing.page_size() })
+    fn file_region_of(&self, offset: usize, len: usize) -> Option<FileRegion<'_>> {
+        let fd = self.inner.mapping.backing().fd()?;
+        Some(FileRegion { arena: self, fd, offset, len })
     }
 }
 
@@ -113,6 +124,6 @@ impl Chunk {
     /// has said, or is known, to be done with it.
     #[must_use]
     pub fn file_region(&self) -> Option<FileRegion<'_>> {
-        self.arena().file_region_of(self.offset(), self.as_ptr(), self.len())
+        self.arena().file_region_of(self.offset(), self.len())
     }
 }

@@ -104,9 +104,36 @@ impl Attach {
 /// Whoever can write to the file can also take pages out of it (truncation, except where it is sealed, and holes), which
 /// is a SIGBUS for all who touch them: hand write access to processes that you trust with that.
 ///
+/// # Examples
+///
+/// Both sides in one process:
+///
+/// ```
+/// use hugearena::arena::View;
+/// use hugearena::{Arena, PageSize};
+/// use std::os::unix::net::UnixStream;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let arena = Arena::builder().page_size(PageSize::base()).capacity(1 << 20).open()?;
+/// let (ours, theirs) = UnixStream::pair()?;
+/// arena.share(&ours)?;
+/// let view = View::receive(&theirs)?;
+///
+/// let chunk = arena.claim(1).expect("256 pages are free");
+/// // SAFETY: our own chunk, which nobody else has been told of.
+/// unsafe { chunk.as_ptr().write(7) };
+/// // Offset and length go to the peer, in a message of your own.
+/// let bytes = view.get(chunk.offset(), chunk.len()).expect("inside the arena");
+/// // SAFETY: at least a byte, which nobody writes to now.
+/// assert_eq!(unsafe { bytes.cast::<u8>().read() }, 7);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Sources
 ///
 /// mmap(2), memfd_create(2); Linux, `mm/hugetlb.c`, `huge_pmd_share`.
+#[must_use = "it is unmapped when it is dropped"]
 pub struct View {
     mapping: Mapping,
     writable: bool,

@@ -36,7 +36,7 @@ const STEP_BYTES: usize = 2 << 20;
 /// ```
 /// use hugearena::{Arena, PageSize, Worker};
 ///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # fn main() -> hugearena::Result<()> {
 /// let arena = Arena::builder().page_size(PageSize::base()).capacity(1 << 20).open()?;
 /// let worker = Worker::start(&arena)?;
 /// drop(arena.claim(10));
@@ -51,6 +51,7 @@ const STEP_BYTES: usize = 2 << 20;
 /// # Sources
 ///
 /// sched(7), `SCHED_IDLE`.
+#[must_use = "it works until it is dropped"]
 pub struct Worker {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -64,11 +65,12 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// When the system refuses a thread. A refusal of `SCHED_IDLE` (by seccomp) is no error: the worker then runs
+    /// [`Operation::StartThread`] when the system refuses a thread. A refusal of `SCHED_IDLE` (by seccomp) is no error: the worker then runs
     /// like any other thread.
-    pub fn start(arena: &Arena) -> io::Result<Worker> {
+    pub fn start(arena: &Arena) -> Result<Worker> {
         let working = arena.clone();
-        Worker::spawn(Arc::downgrade(&arena.inner), move |stop| scrub_until(&working, stop))
+        let worker = Worker::spawn(Arc::downgrade(&arena.inner), move |stop| scrub_until(&working, stop));
+        worker.map_err(|error| Error::new(Operation::StartThread, "a worker that scrubs").os(error))
     }
 
     /// Starts one that populates what the arena has been promised, and ends when that is done or the arena is gone. It runs

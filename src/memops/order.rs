@@ -135,6 +135,7 @@ impl Order {
 
 /// One piece of a region, to be written by one call of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Batch {
     /// Bytes from the start of the region.
     pub offset: usize,

@@ -12,6 +12,7 @@ const BATCH: usize = 1024;
 
 /// How many pages a node holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NodePages {
     /// The node's number.
     pub node: u32,

@@ -19,7 +19,7 @@ impl AsRef<[u8]> for Owner {
 
 impl PoolBox {
     /// The bytes behind the headroom as [`Bytes`]: no copy, cheap to clone and to slice. The object goes home when the
-    /// last clone or slice is dropped, by whatever thread.
+    /// last clone or slice is dropped, by whatever thread. Feature `bytes`.
     ///
     /// For pools on private arenas ([`BackingKind::Anonymous`](crate::backing::BackingKind::Anonymous)) and on those whose
     /// [peers can only read](crate::ArenaBuilder::read_only_peers); memory that others can write to is no `&[u8]`.
@@ -57,7 +57,7 @@ impl PoolBox {
         Ok(Bytes::from_owner(Owner(self)))
     }
 
-    /// As [`into_bytes`](Self::into_bytes), for memory of whatever class.
+    /// As [`into_bytes`](Self::into_bytes), for memory of whatever class. Feature `bytes`.
     ///
     /// # Safety
     ///

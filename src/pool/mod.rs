@@ -177,7 +177,6 @@ impl Pool {
     ///
     /// The pointer is the [start](PoolBox::start) of an object of this pool, came out of it as a raw pointer
     /// ([`PoolBox::into_raw`], [`PoolCache::get_raw_bulk`]), and nobody else has or uses it.
-    #[must_use]
     pub unsafe fn from_raw(&self, start: NonNull<u8>) -> PoolBox {
         // SAFETY: the caller's contract.
         unsafe { PoolBox::new(start, self.store.as_non_null()) }

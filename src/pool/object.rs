@@ -17,6 +17,7 @@ use super::store::Store;
 /// Memory that peers may write is reached by pointer only. Safe slices are for pools on private arenas
 /// ([`BackingKind::Anonymous`](crate::backing::BackingKind::Anonymous)), and on those whose
 /// [peers can only read](crate::ArenaBuilder::read_only_peers).
+#[must_use = "it goes back to its pool when it is dropped"]
 pub struct PoolBox {
     start: NonNull<u8>,
     store: NonNull<Store>,

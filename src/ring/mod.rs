@@ -116,6 +116,7 @@ use crate::error::{Error, Operation, Result};
 /// Who may use a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
+#[non_exhaustive]
 pub enum Kind {
     /// One producer and one consumer.
     Spsc = 1,

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::support::Child;
+use crate::support::child::deny_calls;
 use crate::support::machine::{address_space_in_use, become_nobody, limit_resource};
+use hugearena::Worker;
 
 const ROOM: u64 = 64 << 20;
 const WANTED: usize = 256 << 20;
@@ -99,5 +101,19 @@ fn huge_pages_need_no_privilege() {
             let arena = arena(4).backing(kind).strict().open().unwrap();
             assert!(arena.claim_zeroed(4, FirstTouch::whole()).is_some());
         }
+    });
+}
+
+/// As RLIMIT_NPROC and the pids cgroup do.
+#[test]
+fn a_thread_that_cannot_be_had_is_an_error_like_any_other() {
+    Child::new().run(|| {
+        let arena = Arena::builder().page_size(PageSize::base()).capacity(1 << 20).open().unwrap();
+        assert!(deny_calls(&[libc::SYS_clone, libc::SYS_clone3], libc::EAGAIN), "seccomp is not allowed here");
+        let error = Worker::start(&arena).unwrap_err();
+        assert_eq!(error.operation(), Operation::StartThread);
+        assert!(error.to_string().contains("Resource temporarily unavailable"), "{error}");
+        // The text has the system's error already: who prints chains of errors would print it twice.
+        assert!(error.os_error().is_some() && std::error::Error::source(&error).is_none());
     });
 }

@@ -40,7 +40,7 @@ fn a_named_arena_is_on_its_node_and_a_restart_tells_where_it_is() {
     drop(arena);
     assert_eq!(two.free(), [16, 8]);
     let seen = inspect_from(ground.records.path(), "x").unwrap();
-    assert_eq!(seen.nodes, Located::Counted(vec![NodePages { node: far, pages: 8 }]), "{seen}");
+    assert_eq!((seen.nodes.on(far), seen.nodes.elsewhere_than(far)), (Some(8), Some(0)), "{seen}");
 
     // Strict elsewhere is not met by what is there, which stays.
     let error = ground.open(8, Placement::Strict(near)).unwrap_err();
