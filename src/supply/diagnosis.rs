@@ -331,7 +331,7 @@ impl Failure<'_> {
         }
         let names: Vec<_> = sizes.iter().map(PageSize::to_string).collect();
         let remedy = match names.is_empty() {
-            true => "this kernel offers no huge pages: use base pages, or one built with CONFIG_HUGETLBFS".into(),
+            true => "this kernel offers no huge pages, or /sys is not mounted: use base pages, or a kernel with CONFIG_HUGETLBFS".into(),
             false => format!("use one of {}", names.join(", ")),
         };
         Some(self.limit(LimitKind::PageSizeMissing, 0, super::POOLS, remedy))

@@ -16,7 +16,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "T" | "TB" | "TIB" => 40,
         _ => return Err(wrong()),
     };
-    number.checked_mul(1 << shift).ok_or_else(wrong)
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is more than 2^64 bytes"))
 }
 
 /// As `PageSize`, but no base page: there is no pool of these.
@@ -47,6 +47,7 @@ mod tests {
         for text in ["", "G", "-1", "1.5G", "4X", "18446744073709551615K", "4 G"] {
             assert!(parse(text).is_err(), "{text}");
         }
+        assert!(parse("16777216T").unwrap_err().ends_with("more than 2^64 bytes"));
         assert!(parse_page("4K").is_err() && parse_page("3M").is_err());
         assert_eq!(parse_page("2M"), Ok(PageSize::HUGE_2M));
     }
