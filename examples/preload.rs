@@ -133,11 +133,8 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     if !align.is_power_of_two() || align < size_of::<*mut c_void>() {
         return libc::EINVAL;
     }
-    // SAFETY: the address of this thread's errno, always valid.
-    let errno = unsafe { *libc::__errno_location() };
+    // The heap leaves errno alone.
     let block = allocate(size, align);
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
     if block.is_null() {
         return libc::ENOMEM;
     }

@@ -287,6 +287,12 @@ impl Heap {
         self.runs.lock().free_units() >= lacking
     }
 
+    /// Gives back what is free if a block that is to be `units` longer where it is may then have them; whether anything.
+    pub(crate) fn give_back_for(&self, space: &Space, units: u32) -> bool {
+        let mut growth = self.growth.lock();
+        self.has_free_for(&growth, units) && self.give_back(space, &mut growth) > 0
+    }
+
     /// Gives chunks that hold nothing back to the system; returns bytes.
     pub(crate) fn trim(&self, space: &Space) -> usize {
         self.give_back(space, &mut self.growth.lock())

@@ -16,6 +16,7 @@ use std::ptr::{self, null_mut};
 use super::size_class::{CLASS, CLASSES, SLOT_START, SLOTS};
 use super::space::UNIT_BYTES;
 use super::{HEAP, HugeAlloc, current};
+use crate::sys::keeping_errno;
 
 /// Bytes of free blocks that one thread's cache may hold by right; what it may borrow besides, all threads share.
 const BUDGET_BYTES: usize = 192 << 10;
@@ -143,9 +144,17 @@ pub(crate) fn push(class: usize, block: *mut u8) -> bool {
 #[cold]
 #[inline(never)]
 pub(crate) fn alloc_slow(config: &HugeAlloc, class: usize) -> *mut u8 {
-    if !HEAP.start(config) {
-        return null_mut();
-    }
+    keeping_errno(|| {
+        if !HEAP.start(config) {
+            return null_mut();
+        }
+        let block = take(class);
+        if block.is_null() && HEAP.gather_more() { take(class) } else { block }
+    })
+}
+
+/// A block of `class` for a cache that has none, or null.
+fn take(class: usize) -> *mut u8 {
     match own_cache() {
         // SAFETY: this thread's own cache, and no other reference to it is live.
         Some(cache) => unsafe { (*cache).refill(class) },
@@ -157,11 +166,11 @@ pub(crate) fn alloc_slow(config: &HugeAlloc, class: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 pub(crate) fn dealloc_slow(class: usize, block: *mut u8) {
-    match own_cache() {
+    keeping_errno(|| match own_cache() {
         // SAFETY: this thread's own cache, and no other reference to it is live.
         Some(cache) => unsafe { (*cache).make_room_for(class, block) },
         None => HEAP.give_block(class, block),
-    }
+    });
 }
 
 /// Gives every block in this thread's cache back to the central lists.
