@@ -7,7 +7,7 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::size_class::{CLASS, DEPOT_SLOTS};
+use super::size_class::{CLASS, CLASSES, DEPOT_SLOTS};
 use super::space::{NONE, Space};
 use super::{Heap, span, thread};
 
@@ -116,11 +116,13 @@ impl Central {
         }
     }
 
-    /// As [`trim`](Self::trim), unless somebody has taken blocks since the last time.
-    pub(crate) fn scavenge(&mut self, heap: &Heap, space: &Space, class_index: usize) {
-        if !std::mem::take(&mut self.is_used) {
+    /// As [`trim`](Self::trim), unless somebody has taken blocks since the last time; whether nobody has.
+    pub(crate) fn scavenge(&mut self, heap: &Heap, space: &Space, class_index: usize) -> bool {
+        let is_unused = !std::mem::take(&mut self.is_used);
+        if is_unused {
             self.trim(heap, space, class_index);
         }
+        is_unused
     }
 
     /// Gives back all that nobody uses: loose blocks to their spans, and spans to the runs.
@@ -188,6 +190,23 @@ impl Central {
 }
 
 impl Heap {
+    /// Has the central list of `class` give back what nobody uses, unless somebody took blocks from it since the last
+    /// time, or does now. Whether it has.
+    pub(crate) fn scavenge(&self, class: usize) -> bool {
+        let Some((space, mut central)) = self.space().zip(self.centrals[class].try_lock()) else {
+            return false;
+        };
+        central.scavenge(self, space, class)
+    }
+
+    /// The same for all classes, before the heap grows: threads that are gone, or have come to large blocks, look after
+    /// none.
+    pub(crate) fn scavenge_all(&self) {
+        for class in 0..CLASSES {
+            self.scavenge(class);
+        }
+    }
+
     /// Makes free runs of what nobody uses: loose blocks of this thread's cache and of the depots, which keep whole spans,
     /// and spans that wait for their class. What other threads have in their caches stays there.
     pub(crate) fn gather(&self, space: &Space) {

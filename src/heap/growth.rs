@@ -159,9 +159,13 @@ impl Heap {
     /// that claims or frees need is held while the system works: only other growers wait, for memory they lack.
     pub(crate) fn grow(&self, space: &Space, units: u32, align: u32) -> Option<u32> {
         let mut growth = self.growth.lock();
+        // Others have freed and grown while this thread waited.
+        if let Some(start) = self.runs.lock().take_thoroughly(space, units, align) {
+            return Some(start);
+        }
+        self.scavenge_all();
         let mut was_trimmed = false;
         loop {
-            // Others have freed and grown while this thread waited.
             if let Some(start) = self.runs.lock().take_thoroughly(space, units, align) {
                 return Some(start);
             }

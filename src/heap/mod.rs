@@ -379,17 +379,6 @@ impl Heap {
         Some(u64::from(self.growth.try_lock()?.committed()) * CHUNK_BYTES as u64)
     }
 
-    /// Has the central list of `class` give back what nobody uses, unless somebody took blocks from it since the last
-    /// time.
-    fn scavenge(&self, class: usize) {
-        // Whoever holds the lock is using it.
-        if let Some(space) = self.space()
-            && let Some(mut central) = self.centrals[class].try_lock()
-        {
-            central.scavenge(self, space, class);
-        }
-    }
-
     /// Fills `out` with blocks of `class`, as far as they come without growing twice; returns how many, 0 only
     /// when the heap is exhausted.
     fn take_blocks(&self, class: usize, out: &mut [MaybeUninit<*mut u8>]) -> usize {

@@ -91,7 +91,7 @@ struct Cache {
     misses: u32,
     /// A bit for each class that has had one since the last scavenging.
     missed: u128,
-    /// A bit for each class that was given back then: its central list is next, unless somebody uses it.
+    /// A bit for each class that has been given back: its central list is next, as soon as nobody uses it.
     given_up: u128,
     /// Blocks in each bin at the last scavenging.
     levels: [u16; CLASSES],
@@ -347,15 +347,15 @@ impl Cache {
     fn scavenge(&mut self) {
         let missed = std::mem::take(&mut self.missed);
         let budget_before = self.budget;
-        let given_up = std::mem::take(&mut self.given_up);
         for class in 0..CLASSES {
             let held = self.bins.0[class].held();
             let is_unused = missed & (1 << class) == 0 && held == usize::from(self.levels[class]);
-            if is_unused && given_up & (1 << class) != 0 {
-                HEAP.scavenge(class);
-            } else if is_unused && self.bins.0[class].room() > 0 {
+            let is_given_up = self.given_up & (1 << class) != 0;
+            if is_unused && !is_given_up && self.bins.0[class].room() > 0 {
                 self.narrow(class, 0);
                 self.given_up |= 1 << class;
+            } else if is_given_up && (!is_unused || HEAP.scavenge(class)) {
+                self.given_up &= !(1 << class);
             }
             self.levels[class] = self.bins.0[class].held() as u16;
         }
