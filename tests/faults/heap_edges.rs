@@ -267,3 +267,20 @@ fn errno_stays_as_it_is() {
         });
     });
 }
+
+/// Programs for real time lock what they have: not the tables of what they may have.
+#[test]
+fn locking_all_memory_takes_no_more_than_there_is() {
+    Child::new().run(|| {
+        let block = alloc(&HEAP, 100);
+        let before = resident_bytes();
+        // SAFETY: no preconditions.
+        if unsafe { libc::mlockall(libc::MCL_CURRENT) } != 0 {
+            return support::print_skip("mlockall", "it is not allowed here");
+        }
+        let more = resident_bytes().saturating_sub(before);
+        let addresses = support::machine::address_space_in_use();
+        assert!((more as u64) < addresses / 512, "{more} bytes of {addresses}");
+        free(&HEAP, block, 100);
+    });
+}
