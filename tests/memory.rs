@@ -157,6 +157,42 @@ fn sizes_that_are_no_longer_used_keep_no_memory() {
     });
 }
 
+/// The same where threads that stay free what another one allocates: they seldom come to the heap, and hold little each.
+#[test]
+fn threads_that_only_free_keep_little_of_what_is_no_longer_used() {
+    const WORKERS: usize = 32;
+    const BYTES: usize = 32 << 20;
+    type Blocks = Vec<Box<[MaybeUninit<u8>]>>;
+    Child::new().ignoring_pool().run(|| {
+        let (done, freed) = mpsc::channel();
+        let workers = [(); WORKERS].map(|()| {
+            let (send, receive) = mpsc::channel::<Blocks>();
+            let done = done.clone();
+            std::thread::spawn(move || {
+                for blocks in receive {
+                    drop(blocks);
+                    done.send(()).unwrap();
+                }
+            });
+            send
+        });
+        let mut state = 1;
+        for size in [160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536] {
+            let mut blocks: Blocks = (0..BYTES / size).map(|_| Box::new_uninit_slice(size)).collect();
+            for at in 1..blocks.len() {
+                blocks.swap(at, random(&mut state, at + 1));
+            }
+            for worker in &workers {
+                worker.send(blocks.split_off(blocks.len().saturating_sub(BYTES / size / WORKERS + 1))).unwrap();
+            }
+            (0..WORKERS).for_each(|_| freed.recv().unwrap());
+        }
+        // Few sizes back, and not all of them.
+        let stats = GLOBAL.stats();
+        assert!(stats.mapped_bytes <= 10 * BYTES as u64, "{stats}");
+    });
+}
+
 #[test]
 fn sizes_just_over_a_power_of_two() {
     Child::new().ignoring_pool().run(|| {

@@ -6,6 +6,8 @@
 //!
 //! On which pages a step lies is for [`commit`](super::commit) to find out.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::Heap;
 use super::commit::Pages;
 use super::options::Options;
@@ -163,6 +165,7 @@ impl Heap {
         if let Some(start) = self.runs.lock().take_thoroughly(space, units, align) {
             return Some(start);
         }
+        self.growths.fetch_add(1, Relaxed);
         self.scavenge_all();
         let mut was_trimmed = false;
         loop {

@@ -264,6 +264,8 @@ struct Heap {
     /// Const from the start to the exit: the pthread key whose destructor empties a thread's cache, plus one; 0 for none.
     exit_key: AtomicU32,
     loans: Loans,
+    /// Steps of growth so far: a hint for caches.
+    growths: AtomicU32,
     growth: Lock<Growth>,
     centrals: [Lock<Central>; CLASSES],
     runs: Lock<Runs>,
@@ -276,6 +278,7 @@ impl Heap {
             space: OnceLock::new(),
             exit_key: AtomicU32::new(0),
             loans: Loans::new(),
+            growths: AtomicU32::new(0),
             growth: Lock::new(Growth::new()),
             centrals: [const { Lock::new(Central::new()) }; CLASSES],
             runs: Lock::new(Runs::new()),

@@ -12,6 +12,7 @@
 
 use std::mem::{MaybeUninit, offset_of};
 use std::ptr::{self, null_mut};
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::size_class::{CLASS, CLASSES, SLOT_START, SLOTS};
 use super::space::UNIT_BYTES;
@@ -28,6 +29,9 @@ const STEALING_PERIOD: u32 = 8;
 /// Misses between two times that unused classes are given back: few blocks of a class that a program has done with
 /// would keep many spans.
 const SCAVENGING_PERIOD: u32 = 1024;
+/// The same when the heap has grown meanwhile: many threads that free what others allocate miss seldom, and hold much
+/// together.
+const SCAVENGING_PERIOD_IN_GROWTH: u32 = 64;
 const _: () = assert!(CLASSES <= u128::BITS as usize && SLOTS <= u16::MAX as usize);
 
 /// The cached blocks of one class: a stack that grows up from `base`.
@@ -89,6 +93,9 @@ struct Cache {
     victim: usize,
     /// Slow calls so far.
     misses: u32,
+    /// How many there were at the last scavenging, and how often the heap had grown.
+    scavenged: u32,
+    growths: u32,
     /// A bit for each class that has had one since the last scavenging.
     missed: u128,
     /// A bit for each class that has been given back: its central list is next, as soon as nobody uses it.
@@ -221,6 +228,8 @@ fn create() -> Option<*mut Cache> {
         (&raw mut (*cache).life).write(HEAP.lives());
         (&raw mut (*cache).victim).write(0);
         (&raw mut (*cache).misses).write(0);
+        (&raw mut (*cache).scavenged).write(0);
+        (&raw mut (*cache).growths).write(0);
         (&raw mut (*cache).missed).write(0);
         (&raw mut (*cache).given_up).write(0);
         (&raw mut (*cache).levels).write([0; CLASSES]);
@@ -329,7 +338,10 @@ impl Cache {
         self.misses = self.misses.wrapping_add(1);
         self.missed |= 1 << class;
         self.count_loans();
-        if self.misses.is_multiple_of(SCAVENGING_PERIOD) {
+        let since = self.misses.wrapping_sub(self.scavenged);
+        let growths = HEAP.growths.load(Relaxed);
+        if since >= SCAVENGING_PERIOD || (since >= SCAVENGING_PERIOD_IN_GROWTH && growths != self.growths) {
+            (self.scavenged, self.growths) = (self.misses, growths);
             self.scavenge();
         }
     }
