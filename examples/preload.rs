@@ -26,6 +26,7 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::hint::black_box;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
@@ -117,12 +118,13 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
     }
 }
 
-/// reallocarray(3).
+/// reallocarray(3): by the `realloc` of the process. A program that brings a malloc of its own, as those that are linked
+/// with jemalloc, need not bring this function: the C library's does the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: the caller's contract.
-        Some(size) => unsafe { realloc(block, size) },
+        Some(size) => unsafe { black_box(realloc as unsafe extern "C" fn(_, _) -> _)(block, size) },
         None => fail(libc::ENOMEM),
     }
 }
@@ -133,11 +135,8 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     if !align.is_power_of_two() || align < size_of::<*mut c_void>() {
         return libc::EINVAL;
     }
-    // SAFETY: the address of this thread's errno, always valid.
-    let errno = unsafe { *libc::__errno_location() };
+    // The heap leaves errno alone.
     let block = allocate(size, align);
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
     if block.is_null() {
         return libc::ENOMEM;
     }
@@ -197,18 +196,18 @@ pub extern "C" fn malloc_trim(_pad: usize) -> c_int {
     c_int::from(STARTED.trim() > 0)
 }
 
-/// C23, 7.24.3.4.
+/// C23, 7.24.3.4: by the `free` of the process, as [`reallocarray`] does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_sized(block: *mut c_void, _size: usize) {
     // SAFETY: the caller's contract.
-    unsafe { free(block) };
+    unsafe { black_box(free as unsafe extern "C" fn(_))(block) };
 }
 
 /// C23, 7.24.3.5.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_aligned_sized(block: *mut c_void, _align: usize, _size: usize) {
     // SAFETY: the caller's contract.
-    unsafe { free(block) };
+    unsafe { black_box(free as unsafe extern "C" fn(_))(block) };
 }
 
 /// The heap as the environment wants it. Called by the first who allocates, before there is a heap: so nothing here

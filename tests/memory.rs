@@ -6,6 +6,7 @@
 mod support;
 
 use std::cell::RefCell;
+use std::mem::MaybeUninit;
 use std::sync::mpsc;
 
 use hugearena::HugeAlloc;
@@ -133,6 +134,62 @@ fn memory_that_other_threads_freed_serves_those_who_allocate() {
         }
         GLOBAL.trim();
         assert_bounded(0);
+    });
+}
+
+/// Of blocks that are freed in any order, the last few are of nearly all spans: those of sizes that nobody uses any more
+/// are taken out of the depots before the heap grows, whoever freed them.
+#[test]
+fn sizes_that_are_no_longer_used_keep_no_memory() {
+    const BYTES: usize = 32 << 20;
+    fn fill_and_free(size: usize) {
+        let mut state = 1;
+        let mut blocks: Vec<Box<[MaybeUninit<u8>]>> = (0..BYTES / size).map(|_| Box::new_uninit_slice(size)).collect();
+        for at in 1..blocks.len() {
+            blocks.swap(at, random(&mut state, at + 1));
+        }
+    }
+    Child::new().ignoring_pool().run(|| {
+        for size in [64, 96, 128, 200, 320, 500, 1_000] {
+            std::thread::spawn(move || fill_and_free(size)).join().unwrap();
+            assert_bounded((BYTES + BYTES / 64 * size_of::<Box<[u8]>>()) as u64);
+        }
+    });
+}
+
+/// The same where threads that stay free what another one allocates: they seldom come to the heap, and hold little each.
+#[test]
+fn threads_that_only_free_keep_little_of_what_is_no_longer_used() {
+    const WORKERS: usize = 32;
+    const BYTES: usize = 32 << 20;
+    type Blocks = Vec<Box<[MaybeUninit<u8>]>>;
+    Child::new().ignoring_pool().run(|| {
+        let (done, freed) = mpsc::channel();
+        let workers = [(); WORKERS].map(|()| {
+            let (send, receive) = mpsc::channel::<Blocks>();
+            let done = done.clone();
+            std::thread::spawn(move || {
+                for blocks in receive {
+                    drop(blocks);
+                    done.send(()).unwrap();
+                }
+            });
+            send
+        });
+        let mut state = 1;
+        for size in [160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536] {
+            let mut blocks: Blocks = (0..BYTES / size).map(|_| Box::new_uninit_slice(size)).collect();
+            for at in 1..blocks.len() {
+                blocks.swap(at, random(&mut state, at + 1));
+            }
+            for worker in &workers {
+                worker.send(blocks.split_off(blocks.len().saturating_sub(BYTES / size / WORKERS + 1))).unwrap();
+            }
+            (0..WORKERS).for_each(|_| freed.recv().unwrap());
+        }
+        // Few sizes back, and not all of them.
+        let stats = GLOBAL.stats();
+        assert!(stats.mapped_bytes <= 10 * BYTES as u64, "{stats}");
     });
 }
 

@@ -589,6 +589,17 @@ fn the_library_can_be_opened_by_a_running_program() {
         use_it();
         std::thread::spawn(use_it).join().unwrap();
         std::thread::spawn(use_it).join().unwrap();
+        // The program has a malloc of its own, and what is made of others' functions goes to that.
+        const LONG: usize = 100 << 20;
+        let reallocarray: extern "C" fn(*mut c_void, usize, usize) -> *mut c_void =
+            std::mem::transmute(libc::dlsym(object, c"reallocarray".as_ptr()));
+        let free_sized: extern "C" fn(*mut c_void, usize) =
+            std::mem::transmute(libc::dlsym(object, c"free_sized".as_ptr()));
+        let mapped = || libc::mallinfo2().hblkhd;
+        let block = reallocarray(libc::malloc(100), LONG / 100, 100);
+        assert!(!block.is_null() && mapped() >= LONG / 100 * 100, "{}", mapped());
+        free_sized(block, LONG);
+        assert!(mapped() < LONG, "{}", mapped());
         // A thread that has a cache there outlives the library, and so does what happens at fork.
         let closed = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {

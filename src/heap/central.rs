@@ -7,10 +7,9 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Heap;
-use super::size_class::{CLASS, DEPOT_SLOTS};
+use super::size_class::{CLASS, CLASSES, DEPOT_SLOTS};
 use super::space::{NONE, Space};
-use super::span;
+use super::{Heap, span, thread};
 
 /// A span all of whose blocks are free stays with its class if it is the only one and at most this long, so
 /// that a program at the edge of a span does not make and unmake it with every block.
@@ -27,6 +26,8 @@ pub(crate) struct Central {
     borrowed: u32,
     /// Whether the depot has run dry since it last overflowed.
     ran_dry: bool,
+    /// Whether a span all of whose blocks were free has come to the list since the last trim.
+    has_whole: bool,
     depot_len: u32,
     depot: [*mut u8; DEPOT_SLOTS],
 }
@@ -43,6 +44,7 @@ impl Central {
             is_used: false,
             borrowed: 0,
             ran_dry: false,
+            has_whole: false,
             depot_len: 0,
             depot: [std::ptr::null_mut(); DEPOT_SLOTS],
         }
@@ -71,7 +73,8 @@ impl Central {
     }
 
     /// Adds a span with free blocks.
-    pub(crate) fn list(&mut self, space: &Space, start: u32) {
+    pub(crate) fn list(&mut self, space: &Space, class_index: usize, start: u32) {
+        self.has_whole |= space.unit(start).free.load(Relaxed) == CLASS[class_index].capacity;
         space.push_front(&mut self.spans, start);
         space.unit(start).set_listed(true);
     }
@@ -113,11 +116,13 @@ impl Central {
         }
     }
 
-    /// As [`trim`](Self::trim), unless somebody has taken blocks since the last time.
-    pub(crate) fn scavenge(&mut self, heap: &Heap, space: &Space, class_index: usize) {
-        if !std::mem::take(&mut self.is_used) {
+    /// As [`trim`](Self::trim), unless somebody has taken blocks since the last time; whether nobody has.
+    pub(crate) fn scavenge(&mut self, heap: &Heap, space: &Space, class_index: usize) -> bool {
+        let is_unused = !std::mem::take(&mut self.is_used);
+        if is_unused {
             self.trim(heap, space, class_index);
         }
+        is_unused
     }
 
     /// Gives back all that nobody uses: loose blocks to their spans, and spans to the runs.
@@ -125,6 +130,9 @@ impl Central {
         self.empty_depot(heap, space, class_index);
         let class = &CLASS[class_index];
         heap.return_from_depot((std::mem::take(&mut self.borrowed) * class.size) as usize);
+        if !std::mem::take(&mut self.has_whole) {
+            return;
+        }
         let mut start = self.spans;
         while start != NONE {
             let unit = space.unit(start);
@@ -166,7 +174,7 @@ impl Central {
         let unit = space.unit(start);
         if unit.free.load(Relaxed) < class.capacity {
             if !unit.is_listed() {
-                self.list(space, start);
+                self.list(space, class_index, start);
             }
             return;
         }
@@ -174,10 +182,48 @@ impl Central {
             self.unlist(space, start);
         }
         if self.spans == NONE && class.units <= KEPT_UNITS {
-            self.list(space, start);
+            self.list(space, class_index, start);
         } else {
             heap.runs.lock().insert(space, start, class.units);
         }
+    }
+}
+
+impl Heap {
+    /// Has the central list of `class` give back what nobody uses, unless somebody took blocks from it since the last
+    /// time, or does now. Whether it has.
+    pub(crate) fn scavenge(&self, class: usize) -> bool {
+        let Some((space, mut central)) = self.space().zip(self.centrals[class].try_lock()) else {
+            return false;
+        };
+        central.scavenge(self, space, class)
+    }
+
+    /// The same for all classes, before the heap grows: threads that are gone, or have come to large blocks, look after
+    /// none.
+    pub(crate) fn scavenge_all(&self) {
+        for class in 0..CLASSES {
+            self.scavenge(class);
+        }
+    }
+
+    /// Makes free runs of what nobody uses: loose blocks of this thread's cache and of the depots, which keep whole spans,
+    /// and spans that wait for their class. What other threads have in their caches stays there.
+    pub(crate) fn gather(&self, space: &Space) {
+        thread::flush();
+        for (class, central) in self.centrals.iter().enumerate() {
+            central.lock().trim(self, space, class);
+        }
+    }
+
+    /// As [`gather`](Self::gather), before somebody gets null; whether free runs have more now.
+    pub(crate) fn gather_more(&self) -> bool {
+        let Some(space) = self.space() else {
+            return false;
+        };
+        let before = self.runs.lock().free_units();
+        self.gather(space);
+        self.runs.lock().free_units() > before
     }
 }
 
@@ -199,7 +245,7 @@ mod tests {
             if central.spans == NONE {
                 let start = heap.runs.lock().take(space, CLASS[class].units, 1).unwrap();
                 span::create(space, start, class);
-                central.list(space, start);
+                central.list(space, class, start);
             }
         }
         // SAFETY: all of them are written.

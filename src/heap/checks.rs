@@ -9,15 +9,15 @@
 
 use std::alloc::Layout;
 use std::fmt::{self, Write};
-use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::HEAP;
 use super::size_class::{self, CLASS, CLASSES, SMALL_MAX};
-use super::space::{CHUNK_UNITS, Kind, Space, UNIT_BYTES};
+use super::space::{CHUNK_BYTES, CHUNK_UNITS, Kind, Space, UNIT_BYTES};
 use crate::error::Errno;
-use crate::sys::memory::{self, Anonymous};
+use crate::mapping::reservation::Reservation;
+use crate::page_size::PageSize;
 use crate::sys::process;
 
 /// Whether frees are checked in this build.
@@ -31,26 +31,49 @@ const FILL_MAX: usize = SMALL_MAX;
 /// Every block starts at a multiple of this.
 const GRAIN: usize = 8;
 const BYTES_A_WORD: usize = GRAIN * u64::BITS as usize;
+const BYTES_A_BYTE: usize = GRAIN * u8::BITS as usize;
 
 /// Where blocks in use start: a bit for each 8 bytes of the range. Nothing in builds that do not check.
+///
+/// There for committed chunks only: mlockall(2) would fill it all, a quarter of the machine's memory.
 #[derive(Debug)]
-pub(crate) struct LiveBits(Option<NonNull<AtomicU64>>);
+pub(crate) struct LiveBits(Option<Reservation>);
 
 impl LiveBits {
-    /// For a range of `bytes`, whole chunks. Takes ordinary memory for what is looked at.
+    /// For a range of `bytes`, whole chunks.
     pub(crate) fn new(bytes: usize) -> Result<LiveBits, Errno> {
         if !CHECKED {
             return Ok(LiveBits(None));
         }
-        let words = memory::map_anonymous(bytes / BYTES_A_WORD * size_of::<AtomicU64>(), Anonymous::Lazy)?;
-        Ok(LiveBits(Some(words.cast())))
+        let len = (bytes / BYTES_A_BYTE).next_multiple_of(PageSize::base().bytes());
+        Reservation::new(len, PageSize::base().bytes()).map(|bits| LiveBits(Some(bits)))
     }
 
-    /// The word and the bit of the block that starts `offset` bytes into the range, a multiple of the grain.
+    /// Makes the bits of `len` bytes from `offset` on accessible, in ordinary memory for what is looked at. They are zero, or
+    /// as their last blocks left them, which is the same.
+    ///
+    /// # Safety
+    ///
+    /// `offset..offset + len` is whole chunks of the range.
+    pub(crate) unsafe fn commit(&self, offset: usize, len: usize) -> Result<(), Errno> {
+        let Some(bits) = &self.0 else {
+            return Ok(());
+        };
+        // Where base pages are larger than a chunk's bits, neighbours share one.
+        let page = PageSize::base().bytes();
+        let start = offset / BYTES_A_BYTE / page * page;
+        let end = ((offset + len) / BYTES_A_BYTE).next_multiple_of(page);
+        // SAFETY: whole base pages of the table; making them writable keeps what they hold.
+        unsafe { bits.commit_ordinary(start, end - start) }
+    }
+
+    /// The word and the bit of the block that starts `offset` bytes into the range, a multiple of the grain, in a chunk that
+    /// is committed, or the word faults.
     fn bit(&self, offset: usize) -> Option<(&AtomicU64, u64)> {
+        let words = self.0.as_ref()?.base().cast::<AtomicU64>();
         // SAFETY: the table has a bit for every grain of the range, is zeroed memory, which is valid atomics, and is
         // never unmapped; `offset` is within the range at every caller (`Space::offset_of`).
-        let word = unsafe { self.0?.add(offset / BYTES_A_WORD).as_ref() };
+        let word = unsafe { words.add(offset / BYTES_A_WORD).as_ref() };
         Some((word, 1 << (offset / GRAIN % u64::BITS as usize)))
     }
 }
@@ -137,7 +160,8 @@ fn live_bit(block: *mut u8, layout: Option<Layout>) -> (&'static AtomicU64, u64)
     let Some((space, offset)) = found else {
         abort("it is not from this heap", block);
     };
-    let bit = space.live().bit(offset).filter(|_| offset.is_multiple_of(GRAIN));
+    let is_place = offset.is_multiple_of(GRAIN) && space.is_committed((offset / CHUNK_BYTES) as u32);
+    let bit = if is_place { space.live().bit(offset) } else { None };
     let Some((word, bit)) = bit.filter(|(word, bit)| word.load(Relaxed) & bit != 0) else {
         abort(why_not_live(space, offset), block);
     };

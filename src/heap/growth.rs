@@ -6,6 +6,8 @@
 //!
 //! On which pages a step lies is for [`commit`](super::commit) to find out.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::Heap;
 use super::commit::Pages;
 use super::options::Options;
@@ -159,9 +161,14 @@ impl Heap {
     /// that claims or frees need is held while the system works: only other growers wait, for memory they lack.
     pub(crate) fn grow(&self, space: &Space, units: u32, align: u32) -> Option<u32> {
         let mut growth = self.growth.lock();
+        // Others have freed and grown while this thread waited.
+        if let Some(start) = self.runs.lock().take_thoroughly(space, units, align) {
+            return Some(start);
+        }
+        self.growths.fetch_add(1, Relaxed);
+        self.scavenge_all();
         let mut was_trimmed = false;
         loop {
-            // Others have freed and grown while this thread waited.
             if let Some(start) = self.runs.lock().take_thoroughly(space, units, align) {
                 return Some(start);
             }
@@ -285,6 +292,12 @@ impl Heap {
         let allowed = growth.allowed_chunks().saturating_mul(u64::from(CHUNK_UNITS));
         let lacking = u64::from(units).checked_sub(allowed).unwrap_or(u64::from(units));
         self.runs.lock().free_units() >= lacking
+    }
+
+    /// Gives back what is free if a block that is to be `units` longer where it is may then have them; whether anything.
+    pub(crate) fn give_back_for(&self, space: &Space, units: u32) -> bool {
+        let mut growth = self.growth.lock();
+        self.has_free_for(&growth, units) && self.give_back(space, &mut growth) > 0
     }
 
     /// Gives chunks that hold nothing back to the system; returns bytes.

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::space::{CHUNK_BYTES, Kind, Space, UNIT_BYTES};
 use super::{HEAP, HugeAlloc};
 use crate::memops::{self, DirtyRegions, FirstTouch};
-use crate::sys::process;
+use crate::sys::{keeping_errno, process};
 
 /// Blocks from this size on get room behind them when they have to move to grow.
 const ROOM_FROM_BYTES: usize = 8 << 20;
@@ -50,12 +50,15 @@ pub(crate) fn alloc_zeroed(config: &HugeAlloc, layout: Layout, touch: FirstTouch
 fn take(config: &HugeAlloc, layout: Layout) -> Option<(&'static Space, u32, u32)> {
     let units = units_for(layout.size())?;
     let align = units_for(layout.align())?;
-    if !HEAP.start(config) {
-        return None;
-    }
-    let space = HEAP.space().filter(|space| layout.align() <= space.largest_align())?;
-    let start = HEAP.take_unmarked_run(units, align)?;
-    Some((space, start, units))
+    keeping_errno(|| {
+        if !HEAP.start(config) {
+            return None;
+        }
+        let space = HEAP.space().filter(|space| layout.align() <= space.largest_align())?;
+        let take = || HEAP.take_unmarked_run(units, align);
+        let start = take().or_else(|| if HEAP.gather_more() { take() } else { None })?;
+        Some((space, start, units))
+    })
 }
 
 /// Frees a large block.
@@ -63,7 +66,7 @@ fn take(config: &HugeAlloc, layout: Layout) -> Option<(&'static Space, u32, u32)
 #[inline(never)]
 pub(crate) fn dealloc(block: *mut u8) {
     if let Some(space) = HEAP.space() {
-        HEAP.give_run(run_of(space, block));
+        keeping_errno(|| HEAP.give_run(run_of(space, block)));
     }
 }
 
@@ -85,17 +88,31 @@ pub(crate) fn resize_in_place(block: *mut u8, new_size: usize) -> bool {
     let held = space.unit(start).len.load(Relaxed);
     if units <= held {
         if units < held {
-            HEAP.runs.lock().shrink(space, start, held, units);
-            HEAP.release_room(space, start + held);
+            keeping_errno(|| {
+                HEAP.runs.lock().shrink(space, start, held, units);
+                HEAP.release_room(space, start + held);
+            });
         }
         return true;
     }
-    let extended = HEAP.runs.lock().extend(space, start, held, units - held);
-    let new_held = if extended { Some(units) } else { grow_in_place(space, start, held, units) };
+    let new_held = keeping_errno(|| {
+        let extended = HEAP.runs.lock().extend(space, start, held, units - held);
+        if extended { Some(units) } else { grow_in_place(space, start, held, units) }
+    });
     if let Some(new_held) = new_held {
         space.mark_dirty(start + held, new_held - held);
     }
     new_held.is_some()
+}
+
+/// As [`resize_in_place`], when there is no other block to be had: what is free in pieces elsewhere may be had again behind
+/// this one.
+pub(crate) fn resize_at_last(block: *mut u8, new_size: usize) -> bool {
+    let (Some(space), Some(units)) = (HEAP.space(), units_for(new_size)) else {
+        return false;
+    };
+    let held = space.unit(run_of(space, block)).len.load(Relaxed);
+    keeping_errno(|| HEAP.give_back_for(space, units.saturating_sub(held))) && resize_in_place(block, new_size)
 }
 
 fn grow_in_place(space: &Space, start: u32, held: u32, units: u32) -> Option<u32> {
@@ -119,5 +136,5 @@ pub(crate) fn alloc_to_grow(config: &HugeAlloc, layout: Layout) -> *mut u8 {
         space.mark_dirty(start, space.unit(start).len.load(Relaxed));
         Some(space.address(start))
     };
-    roomy().unwrap_or_else(|| alloc(config, layout))
+    keeping_errno(roomy).unwrap_or_else(|| alloc(config, layout))
 }

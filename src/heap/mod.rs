@@ -44,6 +44,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::memops::FirstTouch;
+use crate::sys::keeping_errno;
 use crate::sys::process::ThreadKey;
 use central::Central;
 use growth::Growth;
@@ -80,7 +81,9 @@ pub use stats::{HeapStats, HeldPages};
 ///
 /// # Limits and errors
 ///
-/// Returns null when the limit or the system is exhausted, and never panics or unwinds. A double free, a foreign
+/// Returns null when the limit or the system is exhausted, and never panics or unwinds. Before that, free memory that is in
+/// pieces is gathered: what this thread's cache and the central lists hold, and chunks that can be had again elsewhere.
+/// errno stays as it was, whatever the heap asks the system for. A double free, a foreign
 /// pointer or a wrong layout is undefined behaviour as for any allocator; where the heap notices, it aborts.
 ///
 /// In debug builds, and in others with the crate's feature `hardened`, every free and resize is checked: a double free,
@@ -165,11 +168,10 @@ impl HugeAlloc {
         let Some(space) = HEAP.space() else {
             return 0;
         };
-        thread::flush();
-        for (class, central) in HEAP.centrals.iter().enumerate() {
-            central.lock().trim(&HEAP, space, class);
-        }
-        HEAP.trim(space)
+        keeping_errno(|| {
+            HEAP.gather(space);
+            HEAP.trim(space)
+        })
     }
 }
 
@@ -242,6 +244,8 @@ impl HugeAlloc {
             if !new.is_null() {
                 ptr::copy_nonoverlapping(block, new, layout.size().min(new_layout.size()));
                 self.dealloc(block, layout);
+            } else if was_large && is_large && large::resize_at_last(block, new_layout.size()) {
+                return block;
             }
             new
         }
@@ -260,6 +264,8 @@ struct Heap {
     /// Const from the start to the exit: the pthread key whose destructor empties a thread's cache, plus one; 0 for none.
     exit_key: AtomicU32,
     loans: Loans,
+    /// Steps of growth so far: a hint for caches.
+    growths: AtomicU32,
     growth: Lock<Growth>,
     centrals: [Lock<Central>; CLASSES],
     runs: Lock<Runs>,
@@ -272,6 +278,7 @@ impl Heap {
             space: OnceLock::new(),
             exit_key: AtomicU32::new(0),
             loans: Loans::new(),
+            growths: AtomicU32::new(0),
             growth: Lock::new(Growth::new()),
             centrals: [const { Lock::new(Central::new()) }; CLASSES],
             runs: Lock::new(Runs::new()),
@@ -375,17 +382,6 @@ impl Heap {
         Some(u64::from(self.growth.try_lock()?.committed()) * CHUNK_BYTES as u64)
     }
 
-    /// Has the central list of `class` give back what nobody uses, unless somebody took blocks from it since the last
-    /// time.
-    fn scavenge(&self, class: usize) {
-        // Whoever holds the lock is using it.
-        if let Some(space) = self.space()
-            && let Some(mut central) = self.centrals[class].try_lock()
-        {
-            central.scavenge(self, space, class);
-        }
-    }
-
     /// Fills `out` with blocks of `class`, as far as they come without growing twice; returns how many, 0 only
     /// when the heap is exhausted.
     fn take_blocks(&self, class: usize, out: &mut [MaybeUninit<*mut u8>]) -> usize {
@@ -402,7 +398,7 @@ impl Heap {
             let run = self.runs.lock().take(space, units, 1);
             if let Some(start) = run {
                 span::create(space, start, class);
-                central.list(space, start);
+                central.list(space, class, start);
                 return central.take(space, class, out);
             }
             drop(central);
@@ -410,7 +406,7 @@ impl Heap {
                 return 0;
             };
             span::create(space, start, class);
-            self.centrals[class].lock().list(space, start);
+            self.centrals[class].lock().list(space, class, start);
         }
     }
 

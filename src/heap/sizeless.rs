@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::size_class::{ALIGNED_MAX, CLASS, CLASSES, SMALL_MAX};
 use super::space::{Kind, Space, UNIT_BYTES, Unit};
 use super::{HEAP, HugeAlloc, checks, large, size_class, thread};
-use crate::sys;
 
 /// Bytes in a block by class: all that is asked for on the way, on few cache lines. A power of two long, so that an
 /// index needs no check.
@@ -109,11 +108,11 @@ impl HugeAlloc {
         // SAFETY: the caller's contract.
         unsafe { checks::check_free_unsized(block, || self.usable_size(block)) };
         let class = entry.class();
-        // A class out of range is no class: `dealloc_run` aborts then.
+        // A class out of range is no class: `large` aborts then.
         if entry.kind() != Kind::Span || class >= CLASSES {
-            dealloc_run(block);
+            large::dealloc(block);
         } else if !thread::push(class, block) {
-            dealloc_slow(class, block);
+            thread::dealloc_slow(class, block);
         }
         true
     }
@@ -170,7 +169,8 @@ impl HugeAlloc {
             let new = if grows { checks::note_alloc(large::alloc_to_grow(self, layout)) } else { self.alloc(layout) };
             if new.is_null() {
                 // A smaller block would have been a favour to others.
-                return if fits(block, held, layout) { block } else { new };
+                let stays = fits(block, held, layout) || grows && grows_at_last(block, layout);
+                return if stays { block } else { new };
             }
             ptr::copy_nonoverlapping(block, new, held.min(layout.size()));
             self.dealloc_unsized(block);
@@ -182,6 +182,12 @@ impl HugeAlloc {
 /// Whether a block that holds `held` bytes would do for `layout`.
 fn fits(block: *mut u8, held: usize, layout: Layout) -> bool {
     layout.size() <= held && block.addr().is_multiple_of(layout.align())
+}
+
+/// Whether a block could be resized where it is at last, when there was no other.
+fn grows_at_last(block: *mut u8, layout: Layout) -> bool {
+    let is_run = find(block).is_some_and(|(_, entry)| entry.kind() == Kind::Run);
+    is_run && block.addr().is_multiple_of(layout.align()) && large::resize_at_last(block, layout.size())
 }
 
 /// The entry of the unit that holds `block`, if it is from this heap.
@@ -209,17 +215,4 @@ fn stays(block: *mut u8, held: usize, size: usize) -> bool {
     // What spans hold at every alignment is better off among its equals there.
     let is_run = entry.kind() == Kind::Run && size > ALIGNED_MAX;
     is_run && large::resize_in_place(block, size)
-}
-
-/// Frees a block that is a run.
-#[cold]
-#[inline(never)]
-fn dealloc_run(block: *mut u8) {
-    sys::keeping_errno(|| large::dealloc(block));
-}
-
-#[cold]
-#[inline(never)]
-fn dealloc_slow(class: usize, block: *mut u8) {
-    sys::keeping_errno(|| thread::dealloc_slow(class, block));
 }

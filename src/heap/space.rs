@@ -320,7 +320,8 @@ impl Space {
                 Backing::Transparent => self.range.commit_transparent(offset, len, eager)?,
                 _ => self.range.commit_ordinary(offset, len)?,
             }
-            if let Err(errno) = self.commit_entries(first as usize, count as usize, eager) {
+            let tables = self.commit_entries(first as usize, count as usize, eager);
+            if let Err(errno) = tables.and_then(|()| self.live.commit(offset, len)) {
                 // Not `decommit`, which proves that what cannot be given back is there by populating it.
                 self.range.abandon(offset, len);
                 return Err(errno);

@@ -12,10 +12,12 @@
 
 use std::mem::{MaybeUninit, offset_of};
 use std::ptr::{self, null_mut};
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::size_class::{CLASS, CLASSES, SLOT_START, SLOTS};
 use super::space::UNIT_BYTES;
 use super::{HEAP, HugeAlloc, current};
+use crate::sys::keeping_errno;
 
 /// Bytes of free blocks that one thread's cache may hold by right; what it may borrow besides, all threads share.
 const BUDGET_BYTES: usize = 192 << 10;
@@ -27,6 +29,9 @@ const STEALING_PERIOD: u32 = 8;
 /// Misses between two times that unused classes are given back: few blocks of a class that a program has done with
 /// would keep many spans.
 const SCAVENGING_PERIOD: u32 = 1024;
+/// The same when the heap has grown meanwhile: many threads that free what others allocate miss seldom, and hold much
+/// together.
+const SCAVENGING_PERIOD_IN_GROWTH: u32 = 64;
 const _: () = assert!(CLASSES <= u128::BITS as usize && SLOTS <= u16::MAX as usize);
 
 /// The cached blocks of one class: a stack that grows up from `base`.
@@ -88,9 +93,12 @@ struct Cache {
     victim: usize,
     /// Slow calls so far.
     misses: u32,
+    /// How many there were at the last scavenging, and how often the heap had grown.
+    scavenged: u32,
+    growths: u32,
     /// A bit for each class that has had one since the last scavenging.
     missed: u128,
-    /// A bit for each class that was given back then: its central list is next, unless somebody uses it.
+    /// A bit for each class that has been given back: its central list is next, as soon as nobody uses it.
     given_up: u128,
     /// Blocks in each bin at the last scavenging.
     levels: [u16; CLASSES],
@@ -143,9 +151,17 @@ pub(crate) fn push(class: usize, block: *mut u8) -> bool {
 #[cold]
 #[inline(never)]
 pub(crate) fn alloc_slow(config: &HugeAlloc, class: usize) -> *mut u8 {
-    if !HEAP.start(config) {
-        return null_mut();
-    }
+    keeping_errno(|| {
+        if !HEAP.start(config) {
+            return null_mut();
+        }
+        let block = take(class);
+        if block.is_null() && HEAP.gather_more() { take(class) } else { block }
+    })
+}
+
+/// A block of `class` for a cache that has none, or null.
+fn take(class: usize) -> *mut u8 {
     match own_cache() {
         // SAFETY: this thread's own cache, and no other reference to it is live.
         Some(cache) => unsafe { (*cache).refill(class) },
@@ -157,11 +173,11 @@ pub(crate) fn alloc_slow(config: &HugeAlloc, class: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 pub(crate) fn dealloc_slow(class: usize, block: *mut u8) {
-    match own_cache() {
+    keeping_errno(|| match own_cache() {
         // SAFETY: this thread's own cache, and no other reference to it is live.
         Some(cache) => unsafe { (*cache).make_room_for(class, block) },
         None => HEAP.give_block(class, block),
-    }
+    });
 }
 
 /// Gives every block in this thread's cache back to the central lists.
@@ -212,6 +228,8 @@ fn create() -> Option<*mut Cache> {
         (&raw mut (*cache).life).write(HEAP.lives());
         (&raw mut (*cache).victim).write(0);
         (&raw mut (*cache).misses).write(0);
+        (&raw mut (*cache).scavenged).write(0);
+        (&raw mut (*cache).growths).write(0);
         (&raw mut (*cache).missed).write(0);
         (&raw mut (*cache).given_up).write(0);
         (&raw mut (*cache).levels).write([0; CLASSES]);
@@ -320,7 +338,10 @@ impl Cache {
         self.misses = self.misses.wrapping_add(1);
         self.missed |= 1 << class;
         self.count_loans();
-        if self.misses.is_multiple_of(SCAVENGING_PERIOD) {
+        let since = self.misses.wrapping_sub(self.scavenged);
+        let growths = HEAP.growths.load(Relaxed);
+        if since >= SCAVENGING_PERIOD || (since >= SCAVENGING_PERIOD_IN_GROWTH && growths != self.growths) {
+            (self.scavenged, self.growths) = (self.misses, growths);
             self.scavenge();
         }
     }
@@ -338,15 +359,15 @@ impl Cache {
     fn scavenge(&mut self) {
         let missed = std::mem::take(&mut self.missed);
         let budget_before = self.budget;
-        let given_up = std::mem::take(&mut self.given_up);
         for class in 0..CLASSES {
             let held = self.bins.0[class].held();
             let is_unused = missed & (1 << class) == 0 && held == usize::from(self.levels[class]);
-            if is_unused && given_up & (1 << class) != 0 {
-                HEAP.scavenge(class);
-            } else if is_unused && self.bins.0[class].room() > 0 {
+            let is_given_up = self.given_up & (1 << class) != 0;
+            if is_unused && !is_given_up && self.bins.0[class].room() > 0 {
                 self.narrow(class, 0);
                 self.given_up |= 1 << class;
+            } else if is_given_up && (!is_unused || HEAP.scavenge(class)) {
+                self.given_up &= !(1 << class);
             }
             self.levels[class] = self.bins.0[class].held() as u16;
         }

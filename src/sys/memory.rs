@@ -37,8 +37,6 @@ pub enum Anonymous {
     Reserved,
     /// Base pages, touched on demand.
     Base,
-    /// Base pages, touched on demand, and not reserved: for tables of which little is ever touched.
-    Lazy,
     /// Huge pages of this size, reserved now and populated as far as the kernel can (`MAP_POPULATE`).
     Huge(PageSize),
     /// Huge pages of this size, reserved now, populated later.
@@ -54,7 +52,6 @@ pub fn map_anonymous(len: usize, kind: Anonymous) -> Result<NonNull<u8>, Errno> 
     let (prot, flags) = match kind {
         Anonymous::Reserved => (libc::PROT_NONE, private | libc::MAP_NORESERVE),
         Anonymous::Base => (rw, private),
-        Anonymous::Lazy => (rw, private | libc::MAP_NORESERVE),
         Anonymous::HugeLazy(size) => (rw, private | huge_flags(size)),
         Anonymous::Huge(size) => (rw, private | huge_flags(size) | libc::MAP_POPULATE),
     };

@@ -169,7 +169,7 @@ fn free_pieces_make_a_long_block(heap: &HugeAlloc) {
     // It grows where it is, on what the others leave.
     blocks.iter().skip(1).step_by(2).for_each(|block| free(heap, *block, 2 * MIB));
     // SAFETY: a live block of that layout.
-    let longer = unsafe { heap.realloc(long, layout(10 * MIB), 14 * MIB) };
+    let longer = unsafe { heap.realloc(long, layout(10 * MIB), 6 * MIB) };
     assert!(!longer.is_null(), "{}", heap.stats());
     assert_eq!(heap.stats().mapped_bytes, heap.stats().huge_2m_bytes, "{}", heap.stats());
 }
@@ -193,5 +193,94 @@ fn free_ordinary_memory_stays_where_the_pool_has_nothing() {
         assert!(!alloc(&HEAP, 12 * MIB).is_null());
         let stats = HEAP.stats();
         assert_eq!((stats.mapped_bytes, stats.huge_2m_bytes), (36 * MIB as u64, 0), "{stats}");
+    });
+}
+
+/// Blocks freed in any order: a few loose ones, for which many spans stay.
+#[test]
+fn loose_blocks_keep_nobody_from_a_long_block_under_a_limit() {
+    static LIMITED: HugeAlloc = HugeAlloc::new().limit(8 << 20);
+    Child::new().run(|| {
+        for size in [16, 1000] {
+            let mut blocks: Vec<_> =
+                std::iter::repeat_with(|| alloc(&LIMITED, size)).take_while(|block| !block.is_null()).collect();
+            blocks.sort_by_key(|block| block.addr().wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            blocks.into_iter().for_each(|block| free(&LIMITED, block, size));
+            let long = alloc(&LIMITED, 6 * MIB);
+            assert!(!long.is_null(), "{}", LIMITED.stats());
+            free(&LIMITED, long, 6 * MIB);
+        }
+    });
+}
+
+#[test]
+fn a_block_grows_where_it_is_on_what_is_free_elsewhere_under_a_limit() {
+    static LIMITED: HugeAlloc = HugeAlloc::new().limit(32 << 20);
+    // SAFETY: a live block of that layout.
+    let by_layout = |block| unsafe { LIMITED.realloc(block, layout(12 * MIB), 22 * MIB) };
+    // SAFETY: a live block.
+    let by_address = |block| unsafe { LIMITED.realloc_unsized(block, 8, 22 * MIB) };
+    Child::new().run(|| {
+        for grow in [&by_layout as &dyn Fn(*mut u8) -> *mut u8, &by_address] {
+            let before = alloc(&LIMITED, 12 * MIB);
+            let block = alloc(&LIMITED, 12 * MIB);
+            free(&LIMITED, before, 12 * MIB);
+            assert!(before < block && alloc(&LIMITED, 22 * MIB).is_null());
+            assert_eq!(grow(block), block, "{}", LIMITED.stats());
+            // SAFETY: a block of that length, freed once.
+            unsafe {
+                block.write_bytes(7, 22 * MIB);
+                LIMITED.dealloc_unsized(block);
+            }
+            assert!(LIMITED.stats().mapped_bytes <= 32 << 20, "{}", LIMITED.stats());
+            LIMITED.trim();
+        }
+    });
+}
+
+/// What a destructor frees between a failed call and the look at its errno must not change that.
+#[test]
+fn errno_stays_as_it_is() {
+    // There are no such pages, so the first block is had after a call that failed.
+    static HEAP: HugeAlloc = HugeAlloc::new().page_sizes(&[PageSize::from_bytes(512 << 20).unwrap()]);
+    fn assert_stays<T>(work: impl FnOnce() -> T) -> T {
+        // SAFETY: this thread's errno.
+        let errno = unsafe { &mut *libc::__errno_location() };
+        *errno = 77;
+        let result = work();
+        assert_eq!(*errno, 77);
+        result
+    }
+    Child::new().run(|| {
+        assert_stays(|| alloc(&HEAP, 100));
+        let take_and_give = |size| {
+            for _ in 0..1000 {
+                let blocks = [(); 20].map(|()| assert_stays(|| alloc(&HEAP, size)));
+                blocks.into_iter().for_each(|block| assert_stays(|| free(&HEAP, block, size)));
+            }
+        };
+        // They wait for each other.
+        std::thread::scope(|scope| {
+            (0..8).for_each(|thread| {
+                drop(scope.spawn(move || take_and_give(if thread % 2 == 0 { 300_000 } else { 100_000 })))
+            });
+        });
+    });
+}
+
+/// Programs for real time lock what they have: not the tables of what they may have.
+#[test]
+fn locking_all_memory_takes_no_more_than_there_is() {
+    Child::new().run(|| {
+        let block = alloc(&HEAP, 100);
+        let before = resident_bytes();
+        // SAFETY: no preconditions.
+        if unsafe { libc::mlockall(libc::MCL_CURRENT) } != 0 {
+            return support::print_skip("mlockall", "it is not allowed here");
+        }
+        let more = resident_bytes().saturating_sub(before);
+        let addresses = support::machine::address_space_in_use();
+        assert!((more as u64) < addresses / 512, "{more} bytes of {addresses}");
+        free(&HEAP, block, 100);
     });
 }
