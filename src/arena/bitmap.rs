@@ -131,7 +131,8 @@ impl Recorded {
         &self.words.as_slice()[self.len + word]
     }
 
-    /// For who looks from outside; means nothing to the next owner.
+    /// For who looks from outside. Of absent pages it tells the next owner which were about to come: see
+    /// [`unfinished`](Bitmap::unfinished).
     fn claimed(&self, word: usize) -> &AtomicU64 {
         &self.words.as_slice()[2 * self.len + word]
     }
@@ -197,6 +198,15 @@ impl Bitmap {
         if let Some(record) = &self.record {
             masks(first, count).for_each(|(word, mask)| {
                 record.claimed(word).fetch_or(mask, Relaxed);
+            });
+        }
+    }
+
+    /// Takes [`record_claimed`](Self::record_claimed) back.
+    fn record_released(&self, first: usize, count: usize) {
+        if let Some(record) = &self.record {
+            masks(first, count).for_each(|(word, mask)| {
+                record.claimed(word).fetch_and(!mask, Relaxed);
             });
         }
     }
@@ -297,11 +307,7 @@ impl Bitmap {
         for page in &self.stamps[first..first + count] {
             page.store(stamp, Relaxed);
         }
-        if let Some(record) = &self.record {
-            masks(first, count).for_each(|(word, mask)| {
-                record.claimed(word).fetch_and(!mask, Relaxed);
-            });
-        }
+        self.record_released(first, count);
         self.give_back(first, count);
     }
 

@@ -14,7 +14,7 @@ use super::bitmap::Bitmap;
 use super::progress::Callback;
 use super::record::{self, Identity, Record};
 use super::records::Place;
-use super::resize::{add_pages, bring_up};
+use super::resize::{add_lacking, bring_up};
 use crate::backing::lock::{self, Taken};
 use crate::backing::{Backing, BackingKind, named};
 use crate::error::{Operation, Result};
@@ -300,7 +300,7 @@ impl Request<'_> {
             bring_up(&mapping, &bitmap, size, allocated)?;
             let lacking = self.pages.unwrap_or(0).saturating_sub(bitmap.present_pages());
             let watch = watch(lacking * size);
-            add_pages(&mapping, &bitmap, size, lacking, watch.as_ref().map(|watch| watch as _))?;
+            add_lacking(&mapping, &bitmap, size, lacking, watch.as_ref().map(|watch| watch as _))?;
         }
         Ok((mapping, bitmap, restart, attachment))
     }
@@ -343,16 +343,18 @@ impl Request<'_> {
         is_new: bool,
     ) -> (Record, Restart) {
         let none = vec![0; pages.div_ceil(64)];
-        let (zero, absent, restart) = match (known, is_new) {
+        let (zero, absent, claimed, restart) = match (known, is_new) {
             // Pages that the kernel has not given yet, and will zero.
-            (_, true) => (vec![u64::MAX; pages.div_ceil(64)], none.clone(), Restart::Created),
+            (_, true) => (vec![u64::MAX; pages.div_ceil(64)], none.clone(), none, Restart::Created),
             (Some(record), false) => {
                 let there: Vec<_> =
                     record.zero.iter().zip(&record.absent).map(|(zero, absent)| zero & !absent).collect();
                 let clean = count(&there, pages);
-                (there, record.absent, Restart::Known { clean })
+                // Nobody holds a page any more; what was about to come has still to be looked after.
+                let coming = record.claimed.iter().zip(&record.absent).map(|(claimed, absent)| claimed & absent);
+                (there, record.absent.clone(), coming.collect(), Restart::Known { clean })
             }
-            (None, false) => (none.clone(), none.clone(), Restart::Unknown),
+            (None, false) => (none.clone(), none.clone(), none, Restart::Unknown),
         };
         let record = Record {
             boot_id: record::boot_id().unwrap_or_default(),
@@ -363,7 +365,7 @@ impl Request<'_> {
             path: path.into(),
             zero,
             absent,
-            claimed: none,
+            claimed,
         };
         (record, restart)
     }

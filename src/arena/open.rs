@@ -193,6 +193,6 @@ impl ArenaBuilder {
     }
 }
 
-fn is_cancelled(error: &Error) -> bool {
+pub(super) fn is_cancelled(error: &Error) -> bool {
     error.os_error().and_then(std::io::Error::raw_os_error) == Some(sys::ECANCELED.raw())
 }

@@ -2,7 +2,8 @@
 //!
 //! A file of 4 KiB of header and three bits per page, each kind in words of its own: 1 when the page holds zeroes; 1 when
 //! the file has no page there, or need not have one (room to grow into); 1 while it is claimed, which only those who look
-//! from outside want to know. Everything is little-endian.
+//! from outside want to know, or, where there is no page, about to come: a killed owner leaves reservations there, which
+//! nothing else tells of. Everything is little-endian.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -71,7 +72,7 @@ pub(super) struct Record {
     pub(super) zero: Vec<u64>,
     /// One bit per page, 1 when there is none, or none that may be used.
     pub(super) absent: Vec<u64>,
-    /// One bit per page, 1 when the last owner held it.
+    /// One bit per page, 1 when the last owner held it, or was populating it.
     pub(super) claimed: Vec<u64>,
 }
 

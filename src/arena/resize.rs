@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use super::Arena;
 use super::bitmap::Bitmap;
+use super::open::is_cancelled;
 use crate::backing::MemoryClass;
 use crate::error::{Error, Operation, Result};
 use crate::mapping::Mapping;
@@ -184,6 +185,35 @@ pub(super) fn bring_up(mapping: &Mapping, bitmap: &Bitmap, page_bytes: usize, co
         there.iter().try_for_each(|bytes| mapping.touch(bytes.clone(), true))?;
     }
     mapping.prove_strict(&there)
+}
+
+/// As [`add_pages`], before anybody uses the arena. What a killed owner has left reserved in the file goes back, but for
+/// what comes now: and before that where it is in the way.
+pub(super) fn add_lacking(
+    mapping: &Mapping,
+    bitmap: &Bitmap,
+    page_bytes: usize,
+    pages: usize,
+    watch: Option<&Watch<'_>>,
+) -> Result<()> {
+    let left = bitmap.unfinished();
+    let mut added = add_pages(mapping, bitmap, page_bytes, pages, watch);
+    if added.as_ref().is_err_and(|error| !is_cancelled(error)) && !left.is_empty() {
+        give_up_reservations(mapping, bitmap, page_bytes, left);
+        added = add_pages(mapping, bitmap, page_bytes, pages, watch);
+    }
+    give_up_reservations(mapping, bitmap, page_bytes, bitmap.unfinished());
+    added
+}
+
+/// Takes out of absent pages what is reserved for them.
+fn give_up_reservations(mapping: &Mapping, bitmap: &Bitmap, page_bytes: usize, runs: Vec<Range<usize>>) {
+    for page in runs.into_iter().flatten() {
+        // SAFETY: the arena has no page there, and nobody has a chunk yet.
+        if unsafe { mapping.give_up_reservation(page * page_bytes..(page + 1) * page_bytes) } {
+            bitmap.put_absent(page..page + 1);
+        }
+    }
 }
 
 /// Absent pages that are about to come; absent again when dropped, also by a callback that panics.

@@ -112,10 +112,13 @@ impl Growth<'_> {
         let populate = |range: Range<usize>| self.mapping.populate(range.start, range.len());
         let (size, page) = (self.mapping.backing.page_size(), self.mapping.backing.page_size().bytes());
         if is_huge {
-            let first = ranges.first().filter(|_| self.eager).map(|range| range.start..range.start + page);
-            if let Some(first) = &first {
-                // One page before any is reserved: a limit that refuses all of them leaves nothing to drain, and one
-                // that refuses some leaves room for one to drain the others with.
+            let mut first = ranges.first().filter(|_| self.eager).map(|range| range.start..range.start + page);
+            // One page before any is reserved: a limit that refuses all of them leaves nothing to drain, and one that
+            // refuses some leaves room for one to drain the others with.
+            if first.is_some() && is_limited(file) {
+                self.try_elsewhere()?;
+                first = None;
+            } else if let Some(first) = &first {
                 populate(first.clone()).map_err(call(Operation::Populate))?;
             }
             if reserve_all(file, ranges, held).is_err() {
@@ -123,7 +126,9 @@ impl Growth<'_> {
                 // finds what there was.
                 // SAFETY: the pages have come just now, and nobody knows of them.
                 unsafe {
-                    held.drain(..).for_each(|held| held.drain(file, size));
+                    for held in held.drain(..) {
+                        let _ = held.drain(file, size);
+                    }
                     first
                         .map_or(Ok(()), |first| shared::punch(file, first.start, page))
                         .map_err(call(Operation::Map))?;
@@ -140,6 +145,18 @@ impl Growth<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Takes a page of no file, and gives it back: the error that one of the file's would be. Of a file whose mount has a
+    /// `size=` none is tried that is not reserved, see [`is_limited`].
+    fn try_elsewhere(&self) -> Outcome<()> {
+        let size = self.mapping.backing.page_size();
+        let len = size.bytes();
+        let at = memory::map_anonymous(len, Anonymous::HugeLazy(size)).map_err(call(Operation::Map))?;
+        let _page = Staged(Some(Reservation::adopt(at, len)));
+        placing::bind(placing::Part { at: at.as_ptr().addr(), len, size }, 0, self.room.placement, &self.topology)?;
+        // SAFETY: a page of a fresh mapping that nobody else knows.
+        unsafe { prove_populated(at, len, size) }.map_err(call(Operation::Populate))
     }
 
     /// Private huge pages: mapped and populated elsewhere, and moved in when all are there.
@@ -268,7 +285,9 @@ impl Drop for Unfinished<'_> {
         let size = self.growth.mapping.backing.page_size();
         // SAFETY: the pages have come just now, and nobody knows of them.
         unsafe {
-            self.held.iter().for_each(|held| held.drain(self.file, size));
+            for held in &self.held {
+                let _ = held.drain(self.file, size);
+            }
             self.growth.undo(self.ranges);
         }
     }
@@ -279,6 +298,28 @@ fn reserve_all(file: BorrowedFd<'_>, ranges: &[Range<usize>], held: &mut Vec<Hel
         held.push(Held::reserve(file, range.clone())?);
     }
     Ok(())
+}
+
+/// Whether the file is on a mount with a `size=`. Linux 6.18 forgets there to give back what it took of that for a page
+/// which is not reserved and then cannot be had, for the pool is empty or a cgroup refuses it: until the mount is gone,
+/// not the file. Its `alloc_hugetlb_folio`, `out_subpool_put`; to be seen in statfs(2).
+fn is_limited(file: BorrowedFd<'_>) -> bool {
+    sys::file::file_system_of(file).is_ok_and(|system| system.is_hugetlbfs && system.blocks > 0)
+}
+
+impl Mapping {
+    /// Takes the reservation out of a page of the file that is not there; whether there is none any more.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the page.
+    pub(crate) unsafe fn give_up_reservation(&self, page: Range<usize>) -> bool {
+        let Some(file) = self.backing.fd() else { return true };
+        // Reserved before it is populated, see `is_limited`. One that is reserved can always be so once more.
+        let Ok(held) = Held::reserve(file, page) else { return true };
+        // SAFETY: the caller's contract.
+        unsafe { held.drain(file, self.backing.page_size()) }
+    }
 }
 
 /// A part of a file, mapped a second time to reserve the pages that it lacks; unmapped when dropped. The reservation is
@@ -298,20 +339,23 @@ impl Held {
         Ok(Held { mapped, offset: range.start })
     }
 
-    /// Takes pages and reservations out of the file. A page that cannot be had leaves its reservation.
+    /// Takes pages and reservations out of the file. A page that cannot be had leaves its reservation; whether there was
+    /// none.
     ///
     /// # Safety
     ///
     /// Nobody uses the pages.
-    unsafe fn drain(&self, file: BorrowedFd<'_>, size: PageSize) {
+    unsafe fn drain(&self, file: BorrowedFd<'_>, size: PageSize) -> bool {
         let page = size.bytes();
+        let mut is_drained = true;
         for offset in (0..self.mapped.len()).step_by(page) {
             // SAFETY: a page of our own mapping, which is about to go; the rest is the caller's contract.
             unsafe {
-                let _ = prove_populated(self.mapped.base().add(offset), page, size);
-                let _ = shared::punch(file, self.offset + offset, page);
+                is_drained &= prove_populated(self.mapped.base().add(offset), page, size).is_ok();
+                is_drained &= shared::punch(file, self.offset + offset, page).is_ok();
             }
         }
+        is_drained
     }
 }
 

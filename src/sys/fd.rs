@@ -7,19 +7,20 @@ use std::ptr;
 use super::{EINTR, EMSGSIZE, check, last_errno};
 use crate::error::Errno;
 
-/// Descriptors that a message is looked through for; a peer that sends more has them closed by the kernel.
-const FDS_MAX: usize = 4;
-
-/// Room for the control message of [`FDS_MAX`] descriptors, aligned like the header that it starts with.
+/// Room for control messages, aligned like the header that they start with: some descriptors, behind the credentials, the
+/// process and the security label of the sender, if the socket's owner wants those (`SO_PASSCRED`, `SO_PASSPIDFD`,
+/// `SO_PASSSEC`). Of a peer that sends more, the kernel closes them.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct Control([u8; CONTROL_BYTES]);
 
-// SAFETY: arithmetic on its argument only.
-const _: () = assert!(unsafe { libc::CMSG_SPACE((FDS_MAX * size_of::<RawFd>()) as u32) } as usize <= 64);
+const CONTROL_BYTES: usize = 192;
+
+/// The type of a control message with a descriptor of the sender's process (Linux 6.5).
+const SCM_PIDFD: libc::c_int = 4;
 
 /// sendmsg(2) on a stream socket: `bytes`, and the descriptor with the first of them. Returns how many bytes went.
 pub fn send_with_fd(socket: BorrowedFd<'_>, bytes: &[u8], fd: BorrowedFd<'_>) -> Result<usize, Errno> {
-    let mut control = Control([0; 64]);
+    let mut control = Control([0; CONTROL_BYTES]);
     let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut message = empty_message(&mut part);
     message.msg_control = control.0.as_mut_ptr().cast();
@@ -48,7 +49,7 @@ pub struct Received {
 /// recvmsg(2): fills the start of `buffer`. Of several descriptors none is kept. `EMSGSIZE`: some of what came with the
 /// bytes was lost, because there was no room for it or this process may have no more descriptors.
 pub fn receive_with_fd(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received, Errno> {
-    let mut control = Control([0; 64]);
+    let mut control = Control([0; CONTROL_BYTES]);
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut message = empty_message(&mut part);
     message.msg_control = control.0.as_mut_ptr().cast();
@@ -56,7 +57,10 @@ pub fn receive_with_fd(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Rece
     // SAFETY: the kernel writes no more than the lengths given, into buffers that live through the call.
     let len = unsafe { retry(|| libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC))? };
     // SAFETY: the kernel has filled the control buffer that the message points to.
-    let mut fds = unsafe { received_fds(&message) };
+    let mut fds = unsafe { received_fds(&message, libc::SCM_RIGHTS) };
+    // Whoever wants to know the sender's process has it with every message; here it is only closed.
+    // SAFETY: as above; these are others.
+    drop(unsafe { received_fds(&message, SCM_PIDFD) });
     if message.msg_flags & libc::MSG_CTRUNC != 0 {
         return Err(EMSGSIZE);
     }
@@ -64,17 +68,19 @@ pub fn receive_with_fd(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Rece
     Ok(Received { len, fd })
 }
 
+/// The descriptors in control messages of that type.
+///
 /// # Safety
 ///
-/// The message's control buffer is alive and was filled by recvmsg(2), once.
-unsafe fn received_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
+/// The message's control buffer is alive and was filled by recvmsg(2). Called once for each type, one of descriptors.
+unsafe fn received_fds(message: &libc::msghdr, kind: libc::c_int) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
     // SAFETY: the CMSG macros walk headers inside the control buffer that the kernel filled; the data of each is as
-    // long as its header says; descriptors of `SCM_RIGHTS` are new and ours.
+    // long as its header says; descriptors are new and ours.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {
-            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == kind {
                 let data = libc::CMSG_DATA(header).cast::<RawFd>();
                 let len = ((*header).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
                 let count = len / size_of::<RawFd>();

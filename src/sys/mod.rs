@@ -33,8 +33,9 @@ pub const ENOSPC: Errno = Errno(libc::ENOSPC);
 pub const ENODEV: Errno = Errno(libc::ENODEV);
 /// Invalid argument: also "this kernel does not know this flag".
 pub const EINVAL: Errno = Errno(libc::EINVAL);
-/// File exists: from mmap, "that address is taken".
+/// Message too long: what came with it was lost.
 pub const EMSGSIZE: Errno = Errno(libc::EMSGSIZE);
+/// File exists: from mmap, "that address is taken".
 pub const EEXIST: Errno = Errno(libc::EEXIST);
 /// Interrupted by a signal.
 pub const EINTR: Errno = Errno(libc::EINTR);

@@ -237,6 +237,53 @@ fn who_watches_a_restart_is_told_of_all_that_comes_and_may_panic() {
     });
 }
 
+/// Opens the arena, and is killed when 16 of its pages are there: the others are reserved.
+fn killed_at_16_pages(builder: ArenaBuilder) {
+    let killed = builder.populate_threads(1).on_progress(|_| {
+        // SAFETY: no preconditions.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        unreachable!("killed")
+    });
+    let process = support::child::start(|| killed.open().map_or(1, |_| 0));
+    assert_eq!(support::child::wait_for(process).code(), None);
+}
+
+#[test]
+fn what_a_killed_owner_has_left_reserved_goes_back_to_the_pool() {
+    child(24).run(|| {
+        let ground = Ground::new(&format!("size={}", 24 * HUGE));
+        for wanted in [0, 2, 18, 24] {
+            killed_at_16_pages(ground.builder(20, 30));
+            assert_eq!((ground.allocated(), ground.free()), (16, 4), "four are reserved");
+            let arena = ground.builder(wanted, 30).open().unwrap();
+            assert_eq!(restarted(&arena), &Restart::Known { clean: 0 });
+            assert_eq!((ground.allocated(), ground.free()), (wanted as u64, 24 - wanted as u64), "{wanted}");
+            arena.grow(24 - wanted).unwrap();
+            drop(arena);
+            ground.remove();
+        }
+    });
+}
+
+#[test]
+fn what_a_killed_owner_has_left_reserved_is_not_in_the_way_of_the_next_one() {
+    child(24).run(|| {
+        let ground = Ground::new(&format!("size={}", 24 * HUGE));
+        killed_at_16_pages(ground.builder(20, 30));
+        let file = std::fs::File::options().write(true).open(ground.file()).unwrap();
+        let (mode, len) = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 16 * HUGE as libc::off_t);
+        // SAFETY: pages of a file that nobody has mapped.
+        assert_eq!(unsafe { libc::fallocate(std::os::fd::AsRawFd::as_raw_fd(&file), mode, 0, len) }, 0);
+        let other = ground.fixed(20).name("y").open().unwrap();
+        assert_eq!((ground.allocated(), ground.free()), (0, 0), "all that is left is reserved where it will not grow");
+        let arena = ground.builder(4, 30).open().unwrap();
+        assert_eq!((arena.stats().pages, ground.allocated()), (4, 4));
+        drop((arena, other));
+        ground.remove();
+        arena::remove_from(ground.records.path(), "y").unwrap();
+    });
+}
+
 #[test]
 fn peers_take_no_pages_and_see_those_that_come() {
     child(1030).run(|| {

@@ -113,6 +113,26 @@ fn by_a_cgroup_that_limits_use() {
 }
 
 #[test]
+fn a_mount_loses_nothing_of_its_size_by_what_a_cgroup_refuses() {
+    in_cgroup(Version::V2, Limit::Max).in_mount_namespace().run(|| {
+        let ground = super::named::Ground::new(&format!("size={}", 20 * HUGE));
+        let arena = ground.builder(2, 20).open().unwrap();
+        for pages in [6, 3].into_iter().cycle().take(8) {
+            refused(&arena, pages, LimitKind::CgroupMax);
+            assert_eq!((ground.allocated(), ground.free()), (2, 18));
+        }
+        arena.grow(2).unwrap();
+        for pages in 1..8 {
+            refused(&arena, pages, LimitKind::CgroupMax);
+            assert_eq!((ground.allocated(), ground.free()), (4, 16), "a page of the mount's size is lost");
+        }
+        drop(arena);
+        ground.remove();
+        assert_eq!(ground.free(), 20);
+    });
+}
+
+#[test]
 fn by_a_cgroup_of_version_1_that_limits_use() {
     in_cgroup(Version::V1, Limit::Max).run(|| {
         check_use();

@@ -86,6 +86,10 @@ impl Bitmap {
             taken.add_word(word, take(&self.absent[word], lowest));
         }
         if taken.pages == count {
+            // Before the system is asked for any of them.
+            for run in &taken.ranges {
+                self.record_claimed(run.start, run.len());
+            }
             return Ok(taken.ranges);
         }
         let found = taken.pages;
@@ -101,9 +105,20 @@ impl Bitmap {
 
     /// Gives absent pages back that [`take_absent`](Self::take_absent) took.
     pub(crate) fn put_absent(&self, pages: Range<usize>) {
+        // First: from then on somebody else may take them.
+        self.record_released(pages.start, pages.len());
         for (word, mask) in masks(pages.start, pages.len()) {
             self.absent[word].fetch_or(mask, Release);
         }
+    }
+
+    /// Runs of absent pages that an owner had taken to populate them when it was killed: its file may have reserved some.
+    pub(crate) fn unfinished(&self) -> Vec<Range<usize>> {
+        let mut runs = Runs::default();
+        for (word, record) in self.record.iter().flat_map(|record| (0..record.len).map(move |word| (word, record))) {
+            runs.add_word(word, record.claimed(word).load(Relaxed) & self.absent[word].load(Relaxed));
+        }
+        runs.ranges
     }
 
     /// Pages that were absent are there now: zeroed by the kernel, free, and fresh.
