@@ -104,6 +104,21 @@ fn a_front_end_that_is_killed_gives_its_pages_back() {
     assert!(death.is_forgotten(), "{death}");
 }
 
+#[test]
+fn what_a_killed_program_left_is_in_nobodys_way() {
+    let first = backend::new_directory().unwrap();
+    let (stem, number) = first.to_str().and_then(|path| path.rsplit_once('-')).unwrap();
+    let number: u32 = number.parse().unwrap();
+    // Other tests may take some of these names first, which is as good.
+    let left: Vec<_> = (1..4).map(|more| PathBuf::from(format!("{stem}-{}", number + more))).collect();
+    let left: Vec<_> = left.into_iter().filter(|path| std::fs::create_dir(path).is_ok()).collect();
+    let next = backend::new_directory().unwrap();
+    assert!(!left.contains(&next));
+    for directory in left.iter().chain([&first, &next]) {
+        std::fs::remove_dir(directory).unwrap();
+    }
+}
+
 /// A queue in memory that only this test has, so that it can be the device too.
 struct Device {
     queue: Queue,
