@@ -125,6 +125,8 @@ pub(crate) struct Memory {
     pub(crate) page_size: PageSize,
     /// A write after fork(2) gives this process another page.
     pub(crate) copied_on_write: bool,
+    /// Not in a child of fork(2) that has none of it, and may have something else at these addresses.
+    pub(crate) is_here: bool,
 }
 
 impl Memory {
@@ -145,6 +147,9 @@ impl Memory {
     }
 
     fn physical(&self) -> Result<IovaMap> {
+        if !self.is_here {
+            return Err(self.failed(": a child of fork(2) does not have them"));
+        }
         if !self.page_size.is_huge() {
             return Err(self.failed(": base pages move; open the arena `strict`, or use IovaMode::Virtual"));
         }
@@ -238,10 +243,16 @@ mod tests {
     #[test]
     fn what_would_not_stay_true_is_refused() {
         let base = PageSize::base();
-        let memory = |page_size, copied_on_write| Memory { addresses: 0..page_size, page_size: base, copied_on_write };
+        let memory = |page_size, copied_on_write| Memory {
+            addresses: 0..page_size,
+            page_size: base,
+            copied_on_write,
+            is_here: true,
+        };
         let error = memory(base.bytes(), false).iova(IovaMode::Physical).unwrap_err();
         assert!(error.to_string().contains("base pages move"), "{error}");
-        let private = Memory { addresses: 0..2 << 20, page_size: PageSize::HUGE_2M, copied_on_write: true };
+        let private =
+            Memory { addresses: 0..2 << 20, page_size: PageSize::HUGE_2M, copied_on_write: true, is_here: true };
         let error = private.iova(IovaMode::Physical).unwrap_err();
         assert!(error.to_string().contains("fork"), "{error}");
         assert_eq!(private.iova(IovaMode::Virtual).unwrap().iova_of(0, 2 << 20), Some(0));

@@ -6,6 +6,7 @@ mod support;
 
 use std::alloc::Layout;
 use std::collections::HashMap as StdMap;
+use std::sync::Barrier;
 
 use allocator_api2::alloc::Allocator;
 use allocator_api2::boxed::Box;
@@ -13,7 +14,7 @@ use allocator_api2::vec::Vec as AVec;
 use hashbrown::HashMap;
 use hugearena::arena::ArenaAlloc;
 use hugearena::backing::BackingKind;
-use hugearena::{Arena, HugeAlloc, PageSize};
+use hugearena::{Arena, HugeAlloc, PageSize, Populate};
 use proptest::prelude::*;
 
 use support::pool::PoolLock;
@@ -29,6 +30,10 @@ fn open(size: PageSize, pages: usize) -> Arena {
 fn on_the_heap(run: impl FnOnce() + Send) {
     let _lock = PoolLock::take();
     std::thread::scope(|scope| scope.spawn(run).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+fn layout(size: usize, align: usize) -> Layout {
+    Layout::from_size_align(size, align).unwrap()
 }
 
 fn on_base_pages(pages: usize) -> ArenaAlloc {
@@ -105,6 +110,55 @@ fn absurd_layouts_and_an_empty_arena_are_errors() {
     assert!(Box::try_new_in(1u8, alloc.clone()).is_err());
     drop(all);
     assert!(Box::try_new_in(1u8, alloc).is_ok());
+}
+
+#[test]
+fn a_page_that_is_kept_empty_is_in_nobodys_way() {
+    let pages = 8;
+    let alloc = on_base_pages(pages);
+    let page_bytes = PageSize::base().bytes();
+    let (small, large) = (layout(64, 8), layout((pages - 1) * page_bytes + page_bytes / 2, 8));
+    for _ in 0..3 {
+        for layout in [small, large] {
+            let block = alloc.allocate(layout).unwrap();
+            // SAFETY: allocated just before with that layout.
+            unsafe { alloc.deallocate(block.cast(), layout) };
+        }
+    }
+    // Nor is one behind a block.
+    let mut vector = AVec::<u8, _>::with_capacity_in(100, alloc.clone());
+    vector.reserve_exact(3 * page_bytes);
+    vector.shrink_to(100);
+    assert_eq!(alloc.arena().stats().claimed, 2);
+    assert!(AVec::<u8, _>::new_in(alloc).try_reserve_exact(large.size() - page_bytes).is_ok());
+}
+
+/// While one thread populates what it has claimed, and has not cut its block from it, nobody else may be told that there
+/// is no memory: there is, in a moment.
+#[test]
+fn nobody_is_refused_because_others_are_claiming() {
+    const PAGES: usize = 160;
+    let page_bytes = PageSize::base().bytes();
+    // Its alignment takes 129 pages, of which the block is a line.
+    let (aligned, plain) = (layout(64, 128 * page_bytes), layout(50 * page_bytes, 8));
+    for _ in 0..50 {
+        let builder =
+            Arena::builder().page_size(PageSize::base()).capacity(PAGES * page_bytes).populate(Populate::Lazy);
+        let arena = builder.backing(BackingKind::Anonymous).strict().open().unwrap();
+        let alloc = ArenaAlloc::new(&arena).unwrap();
+        let (barrier, alloc) = (&Barrier::new(2), &alloc);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(move || {
+                barrier.wait();
+                alloc.allocate(aligned).is_ok()
+            });
+            barrier.wait();
+            let has_first_begun = || arena.stats().claimed > 0;
+            (0..1_000_000).take_while(|_| !has_first_begun()).for_each(|_| std::hint::spin_loop());
+            let second = alloc.allocate(plain).is_ok();
+            assert!(second, "the first: {:?}", first.join());
+        });
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use hugearena::iova::{IovaMap, IovaMode};
 use hugearena::{Arena, PageSize};
 
 use support::machine::{become_nobody, is_root};
-use support::{Child, for_each_page_size, skip};
+use support::{Child, for_each_page_size, fork, skip};
 
 fn open(size: PageSize, pages: usize, kind: BackingKind) -> Arena {
     Arena::builder().page_size(size).capacity(pages * size.bytes()).backing(kind).strict().open().unwrap()
@@ -83,6 +83,22 @@ fn pages_that_fork_would_replace_have_no_physical_address() {
         let chunk = open(size, 1, BackingKind::Anonymous).claim(1).unwrap();
         let error = chunk.iova(IovaMode::Physical).unwrap_err();
         assert_eq!(error.operation(), Operation::Translate);
+    });
+}
+
+/// It may have mapped something else where the chunk was, whose addresses are not the chunk's.
+#[test]
+fn a_child_of_fork_has_no_physical_address_of_a_shared_chunk() {
+    for_each_page_size(1, |size, _| {
+        if !size.is_huge() {
+            return;
+        }
+        let chunk = open(size, 1, BackingKind::Memfd).claim(1).unwrap();
+        let status = fork(|| {
+            let error = chunk.iova(IovaMode::Physical).unwrap_err();
+            i32::from(!error.to_string().contains("a child of fork(2) does not have them"))
+        });
+        assert!(status.success(), "{status}");
     });
 }
 

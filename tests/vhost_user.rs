@@ -27,6 +27,8 @@ mod traffic;
 #[path = "../examples/vhost_user/window.rs"]
 mod window;
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::NonNull;
@@ -102,6 +104,53 @@ fn a_front_end_that_is_killed_gives_its_pages_back() {
     let death = death::of(front_end, &program).unwrap();
     // That the pool is as full as before is the guard's to say, who knows whether others are at it.
     assert!(death.is_forgotten(), "{death}");
+}
+
+#[test]
+fn a_back_end_that_goes_before_it_has_answered_is_told_from_one_that_refuses() {
+    let _guard = PoolUnchanged::begin();
+    let directory = backend::new_directory().unwrap();
+    let socket = directory.join("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let mut memory = memory::Memory::open().unwrap();
+    // What it says to GET_FEATURES, the first request: nothing, or that it has none.
+    for answer in [None, Some([1_u32, 1 | 1 << 2, 8, 0, 0])] {
+        let (listener, done) = (&listener, &std::sync::Barrier::new(2));
+        let refused = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                // The first one only looks whether anybody listens.
+                let (_, (mut stream, _)) = (listener.accept().unwrap(), listener.accept().unwrap());
+                stream.read_exact(&mut [0; 12]).unwrap();
+                if let Some(answer) = answer {
+                    stream.write_all(&answer.map(u32::to_ne_bytes).concat()).unwrap();
+                    done.wait();
+                }
+            });
+            let refused = exercise::connect(&socket, &mut memory, || None).err();
+            if answer.is_some() {
+                done.wait();
+            }
+            refused
+        });
+        let refused = refused.expect("no back end");
+        assert_eq!(refused.is_gone, answer.is_none(), "{refused:?}");
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn what_a_killed_program_left_is_in_nobodys_way() {
+    let first = backend::new_directory().unwrap();
+    let (stem, number) = first.to_str().and_then(|path| path.rsplit_once('-')).unwrap();
+    let number: u32 = number.parse().unwrap();
+    // Other tests may take some of these names first, which is as good.
+    let left: Vec<_> = (1..4).map(|more| PathBuf::from(format!("{stem}-{}", number + more))).collect();
+    let left: Vec<_> = left.into_iter().filter(|path| std::fs::create_dir(path).is_ok()).collect();
+    let next = backend::new_directory().unwrap();
+    assert!(!left.contains(&next));
+    for directory in left.iter().chain([&first, &next]) {
+        std::fs::remove_dir(directory).unwrap();
+    }
 }
 
 /// A queue in memory that only this test has, so that it can be the device too.

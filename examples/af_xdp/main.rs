@@ -44,7 +44,12 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--check" => (check, options.packets) = (true, 1_000_000),
-            "--packets" => options.packets = args.next().ok_or("--packets wants a number")?.parse()?,
+            "--packets" => {
+                // What is measured begins after a tenth; each packet has a byte of its own in a table.
+                let number = args.next().and_then(|number| number.parse().ok());
+                let number = number.filter(|number| (10..=1 << 32).contains(number));
+                options.packets = number.ok_or("--packets wants a number from 10 up to 2^32")?;
+            }
             _ => return Err(format!("{arg} is not known; see the head of examples/af_xdp/main.rs").into()),
         }
     }

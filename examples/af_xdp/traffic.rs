@@ -95,9 +95,13 @@ pub fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
             result.map_err(|error| error.to_string())
         });
         let sent = sender.join().map_err(|_| "the sender panicked")?;
-        // The echo's error is the cause, if it has one.
-        echo.join().map_err(|_| "the echo panicked")??;
-        let report = sent?;
+        let echoed = echo.join().map_err(|_| "the echo panicked")?;
+        let report = match (sent, echoed) {
+            (Ok(report), Ok(())) => report,
+            // Either may be what made the other one fail.
+            (Err(sender), Err(echo)) => return Err(format!("{echo}; {sender}").into()),
+            (Err(error), Ok(())) | (Ok(_), Err(error)) => return Err(error.into()),
+        };
         if pool.stats().in_use != 0 {
             return Err(format!("frames did not come home: {}", pool.stats()).into());
         }

@@ -37,7 +37,8 @@ fn main() -> ExitCode {
 fn run() -> Result<ExitCode, Box<dyn Error>> {
     let mut options = Options {
         directory: ".".into(),
-        file_bytes: 256 << 20,
+        // Several rounds, so that there is a steady state.
+        file_bytes: 64 << 20,
         total_bytes: 512 << 20,
         page_size: PageSize::HUGE_2M,
         // RLIMIT_MEMLOCK is 8 MiB unless somebody changed it (Linux 5.16).
@@ -47,17 +48,22 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} wants a value"));
+        let mut mib = || -> Result<u64, Box<dyn Error>> {
+            let wanted = || format!("{arg} wants a number of MiB, from 1 up to 2^40");
+            let mib = value()?.parse().ok().filter(|mib| (1..=1 << 40).contains(mib));
+            Ok(mib.map(|mib: u64| mib << 20).ok_or_else(wanted)?)
+        };
         match arg.as_str() {
             "--check" => (check, options.total_bytes) = (true, 4 << 30),
+            "--total-mib" => options.total_bytes = mib()?,
+            "--file-mib" => options.file_bytes = mib()?,
+            "--arena-mib" => options.arena_bytes = mib()? as usize,
             "--dir" => options.directory = value()?.into(),
-            "--total-mib" => options.total_bytes = value()?.parse::<u64>()? << 20,
-            "--file-mib" => options.file_bytes = value()?.parse::<u64>()? << 20,
-            "--arena-mib" => options.arena_bytes = value()?.parse::<usize>()? << 20,
             _ => return Err(format!("{arg} is not known; see the head of examples/io_uring/main.rs").into()),
         }
     }
     let report = storage::run(&options)?;
     println!("{report}");
-    let is_sound = report.corrupted == 0 && report.steady_faults == 0;
+    let is_sound = report.corrupted == 0 && report.steady_faults == 0 && report.steady_bytes > 0;
     Ok(if is_sound || !check { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -52,10 +52,12 @@ impl Backend {
         let available = Supply::read().available_pages(PageSize::HUGE_2M) * PageSize::HUGE_2M.bytes() as u64;
         let huge = (available >= MIB << 20).then(|| Backend::launch(program, true)?.listening());
         match huge {
-            Some(Ok(backend)) => Ok(backend),
+            Some(Ok(backend)) => return Ok(backend),
             // The pool may have been taken by somebody else meanwhile.
-            _ => Backend::launch(program, false)?.listening(),
+            Some(Err(problem)) => eprintln!("back end: not on 2 MiB pages: {problem}"),
+            None => {}
         }
+        Backend::launch(program, false)?.listening()
     }
 
     fn launch(program: &Path, on_huge_pages: bool) -> Result<Backend, String> {
@@ -178,13 +180,19 @@ impl Drop for Backend {
 const SOCKET: &str = "vhost.sock";
 const LOG: &str = "testpmd.log";
 
-/// A directory that only this user can look into: whoever can connect to the socket gets and gives packets.
-fn new_directory() -> io::Result<PathBuf> {
+/// A directory that only this user can look into: whoever can connect to the socket gets and gives packets. A program
+/// that was killed leaves its own, and another may have the same number later: then it is the next name.
+pub fn new_directory() -> io::Result<PathBuf> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("vhost-user-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-    let path = std::env::temp_dir().join(name);
-    fs::DirBuilder::new().mode(0o700).create(&path)?;
-    Ok(path)
+    loop {
+        let name = format!("vhost-user-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let path = std::env::temp_dir().join(name);
+        match fs::DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 fn arguments(on_huge_pages: bool, socket: &Path) -> Vec<String> {

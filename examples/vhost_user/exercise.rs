@@ -16,6 +16,8 @@ use crate::traffic::{Ended, Tally, Traffic, page_faults};
 const WARM_UP: u64 = 2048;
 /// A back end may take so long to listen.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Back ends in a row that may go while we tell them what they have to know.
+const TRIES: u32 = 10;
 
 /// Where packets go.
 pub enum Peer<'a> {
@@ -141,12 +143,21 @@ impl Exercise {
         connected: &mut dyn FnMut(),
     ) -> Result<(), String> {
         self.outcome.peer_page_faults = None;
+        let mut tries = TRIES;
         loop {
-            let mut port = connect(socket, memory, || None)?;
+            let mut port = match connect(socket, memory, || None) {
+                Err(refused) if refused.is_gone && tries > 1 => {
+                    tries -= 1;
+                    continue;
+                }
+                other => other?,
+            };
+            tries = TRIES;
             connected();
             let ended = self.warm_up(&mut port, packets)?;
             if ended == Ended::Reached && self.steady(&mut port, packets)? == Ended::Reached {
-                return port.stop().map_err(|error| error.to_string());
+                // All packets are back; one that is gone cannot say that it has stopped.
+                return port.stop().or_else(|failed| if failed.is_gone { Ok(()) } else { Err(failed.to_string()) });
             }
             self.traffic.start_over();
             self.outcome.reconnects += 1;
@@ -175,24 +186,42 @@ impl Exercise {
     }
 }
 
+/// Why there is no connection.
+#[derive(Debug)]
+pub struct Refused {
+    why: String,
+    /// The back end was there, and went.
+    pub is_gone: bool,
+}
+
+impl From<Refused> for String {
+    fn from(refused: Refused) -> String {
+        refused.why
+    }
+}
+
 /// Tries until the back end listens; gives up when `problem` says why it will not, or after [`PATIENCE`].
 pub fn connect<'a>(
     socket: &Path,
     memory: &'a mut Memory,
     mut problem: impl FnMut() -> Option<String>,
-) -> Result<Port<'a>, String> {
+) -> Result<Port<'a>, Refused> {
+    let never = |why| Err(Refused { why, is_gone: false });
     let start = Instant::now();
     // Trying is looking for the socket, which costs less than making queues for nobody.
     while let Err(error) = std::os::unix::net::UnixStream::connect(socket) {
         if let Some(problem) = problem() {
-            return Err(problem);
+            return never(problem);
         }
         if start.elapsed() > PATIENCE {
-            return Err(format!("{}: {error}", PathBuf::from(socket).display()));
+            return never(format!("{}: {error}", PathBuf::from(socket).display()));
         }
         sleep(Duration::from_millis(20));
     }
-    Port::connect(socket, memory).map_err(|error| problem().unwrap_or_else(|| error.to_string()))
+    Port::connect(socket, memory).map_err(|failed| {
+        let why = problem().unwrap_or_else(|| failed.to_string());
+        Refused { why, is_gone: failed.is_gone }
+    })
 }
 
 /// What tells a mapping of the arena's file from others.

@@ -16,7 +16,7 @@ pub fn text(outcome: &Outcome) -> String {
     if let Some(command) = outcome.commands.first() {
         let _ = writeln!(text, "back end: {command}");
         if !outcome.on_huge_pages {
-            let _ = writeln!(text, "back end: on base pages, the pool has no 64 MiB of 2 MiB pages left for it");
+            let _ = writeln!(text, "back end: on base pages, it could not have 64 MiB of 2 MiB pages");
         }
     }
     let _ = writeln!(text, "shared: 1 file in {} regions, here at {}", outcome.regions, ranges(&outcome.here));

@@ -54,18 +54,29 @@ pub struct Session {
 
 /// A step of the protocol that failed, and why.
 #[derive(Debug)]
-pub struct Failed(&'static str, String);
+pub struct Failed {
+    step: &'static str,
+    why: String,
+    /// The back end had closed the socket, or was not there: another one may come.
+    pub is_gone: bool,
+}
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "vhost-user, {}: {}", self.0, self.1)
+        write!(f, "vhost-user, {}: {}", self.step, self.why)
     }
 }
 
 impl Session {
     /// Connects, agrees on features, and hands over the memory and the queues, which have to be empty.
     pub fn open(socket: &Path, memory: &Memory) -> Result<Session, Failed> {
-        let stream = UnixStream::connect(socket).map_err(failed("connect"))?;
+        let stream = UnixStream::connect(socket).map_err(failed("connect"));
+        let stream = stream.map_err(|failed| Failed { is_gone: true, ..failed })?;
+        let ours = stream.try_clone().map_err(failed("connect"))?;
+        Session::on(stream, memory).map_err(|failed| failed.on(&ours))
+    }
+
+    fn on(stream: UnixStream, memory: &Memory) -> Result<Session, Failed> {
         let _deadline = Deadline::new(&stream).map_err(failed("connect"))?;
         let mut frontend = Frontend::from_stream(stream.try_clone().map_err(failed("connect"))?, 2);
         negotiate(&mut frontend)?;
@@ -127,7 +138,8 @@ impl Session {
     pub fn stop(self) -> Result<(), Failed> {
         let _deadline = Deadline::new(&self.stream).map_err(failed("GET_VRING_BASE"))?;
         for direction in BOTH {
-            self.frontend.get_vring_base(index(direction)).map_err(failed("GET_VRING_BASE"))?;
+            let base = self.frontend.get_vring_base(index(direction)).map_err(failed("GET_VRING_BASE"));
+            base.map_err(|failed| failed.on(&self.stream))?;
         }
         Ok(())
     }
@@ -138,7 +150,8 @@ fn negotiate(frontend: &mut Frontend) -> Result<(), Failed> {
     let offered = frontend.get_features().map_err(failed("GET_FEATURES"))?;
     let wanted = VERSION_1 | protocol;
     if offered & wanted != wanted {
-        return Err(Failed("GET_FEATURES", format!("{offered:#x} offered, {wanted:#x} needed")));
+        let why = format!("{offered:#x} offered, {wanted:#x} needed");
+        return Err(Failed { step: "GET_FEATURES", why, is_gone: false });
     }
     frontend.set_owner().map_err(failed("SET_OWNER"))?;
     let offered = frontend.get_protocol_features().map_err(failed("GET_PROTOCOL_FEATURES"))?;
@@ -165,7 +178,17 @@ fn event_fds() -> std::io::Result<[EventFd; 2]> {
 }
 
 fn failed<E: fmt::Display>(step: &'static str) -> impl FnOnce(E) -> Failed {
-    move |error| Failed(step, error.to_string())
+    move |error| Failed { step, why: error.to_string(), is_gone: false }
+}
+
+impl Failed {
+    /// Looks whether the back end has closed the socket. It may also be the end that `vhost` saw and took away.
+    fn on(self, stream: &UnixStream) -> Failed {
+        let mut end = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: one entry, as said.
+        let is_gone = unsafe { libc::poll(&raw mut end, 1, 0) } > 0;
+        Failed { is_gone, ..self }
+    }
 }
 
 /// Shuts a socket down after [`PATIENCE`], unless dropped before: `vhost` waits for answers without end, and takes the

@@ -19,11 +19,11 @@ use crate::error::{Error, Operation, Result};
 ///
 /// Blocks of any size and alignment share pages: each costs 8 bytes and is rounded up to 32. Pages are claimed when none
 /// that are held have room, as many as a block needs, and go back to the arena when nothing is in them (one page is
-/// kept). A block at the end of its pages grows in place, into the pages behind it where those are free.
+/// kept, until an allocation finds no room). A block at the end of its pages grows in place, into the pages behind it where those are free.
 ///
 /// A handle: clones share blocks and pages, and any clone frees what any other allocated. A lock is held while a block is
-/// searched for or freed, not while pages are claimed. Exhaustion is an error, never a panic; the collections' own
-/// methods decide what to make of it (`try_reserve`).
+/// searched for or freed, not while pages are claimed; who finds no page looks again when others have brought theirs.
+/// Exhaustion is an error, never a panic; the collections' own methods decide what to make of it (`try_reserve`).
 ///
 /// # Fork
 ///

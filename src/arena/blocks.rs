@@ -24,6 +24,10 @@ use crate::sys::process::forks;
 const OVERHEAD: usize = 128;
 /// What a thread sleeps that waits for one which does not get to run.
 const NAP: Duration = Duration::from_micros(50);
+/// Naps, at most, for others that are claiming: half a second, longer than a page takes to populate.
+const NAPS: u32 = 10_000;
+/// How often an allocation looks for room again, because others changed something meanwhile.
+const LOOKS: u32 = 16;
 
 /// Words for talc's lists of free blocks, apart from chunks, so that every chunk can go back.
 const TABLE_WORDS: usize = talc::min_first_heap_size::<DefaultBinning>() / 8 + 1;
@@ -49,6 +53,12 @@ struct State {
     talc: Talc<Manual, DefaultBinning>,
     /// By address.
     heaps: Vec<Heap>,
+    /// Threads that are claiming pages, and have not brought them yet.
+    claiming: usize,
+    /// How often pages were brought or given back.
+    changes: u64,
+    /// Forks when `claiming` was counted: a child has none of those threads.
+    forks: u64,
     _table: Vec<MaybeUninit<u64>>,
 }
 
@@ -77,8 +87,8 @@ impl Blocks {
             }
         }
         // Counting forks starts here.
-        forks();
-        let state = State { talc, heaps: Vec::new(), _table: table };
+        let forks = forks();
+        let state = State { talc, heaps: Vec::new(), claiming: 0, changes: 0, forks, _table: table };
         Blocks { arena, owner: AtomicU64::new(0), state: UnsafeCell::new(state) }
     }
 
@@ -89,19 +99,47 @@ impl Blocks {
     /// A block of at least one byte.
     pub(super) fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         debug_assert!(layout.size() > 0);
-        // SAFETY: the size is above 0.
-        let found = unsafe { self.lock()?.talc.try_allocate(layout) };
-        if found.is_some() {
-            return found;
+        for _ in 0..LOOKS {
+            let mut state = self.lock()?;
+            if let Some(found) = state.find(layout) {
+                return Some(found);
+            }
+            let bytes = layout.size().checked_add(layout.align())?.checked_add(OVERHEAD)?;
+            let pages = self.arena.page_size().pages_for(bytes)?;
+            state.claiming += 1;
+            let before = state.changes;
+            drop(state);
+            // Not under the lock: populating a lazy arena takes milliseconds. Others may claim at the same time; what is
+            // too much then goes back when it is empty.
+            let chunk = self.arena.claim(pages);
+            let mut state = self.lock()?;
+            state.claiming = state.claiming.saturating_sub(1);
+            if let Some(chunk) = chunk {
+                state.add(chunk)?;
+                return state.find(layout);
+            }
+            // A page that is kept empty may be the one that was missing.
+            state.give_back_all();
+            drop(state);
+            if !self.has_changed(before)? {
+                return None;
+            }
         }
-        // Not under the lock: populating a lazy arena takes milliseconds. Others may claim at the same time; what is
-        // too much then goes back when it is empty.
-        let bytes = layout.size().checked_add(layout.align())?.checked_add(OVERHEAD)?;
-        let chunk = self.arena.claim(self.arena.page_size().pages_for(bytes)?)?;
-        let mut state = self.lock()?;
-        state.add(chunk)?;
-        // SAFETY: as above.
-        unsafe { state.talc.try_allocate(layout) }
+        None
+    }
+
+    /// Whether somebody brought or gave back pages, who may be in the middle of it: then there may be room now, or may
+    /// have been all the time, in pages that were claimed and had no blocks yet. `None` where there is no lock to be had.
+    fn has_changed(&self, before: u64) -> Option<bool> {
+        for _ in 0..NAPS {
+            let state = self.lock()?;
+            if state.changes != before || state.claiming == 0 {
+                return Some(state.changes != before);
+            }
+            drop(state);
+            sleep(NAP);
+        }
+        Some(false)
     }
 
     /// # Safety
@@ -162,7 +200,11 @@ impl Blocks {
         let backoff = Backoff::new();
         loop {
             match self.owner.compare_exchange_weak(0, ours, Acquire, Relaxed) {
-                Ok(_) => return Some(Locked { blocks: self }),
+                Ok(_) => {
+                    let mut locked = Locked { blocks: self };
+                    locked.forget_others(ours - 1);
+                    return Some(locked);
+                }
                 Err(owner) if owner != 0 && owner != ours => return None,
                 Err(_) if backoff.is_completed() => sleep(NAP),
                 Err(_) => backoff.snooze(),
@@ -199,6 +241,19 @@ impl Drop for Locked<'_> {
 }
 
 impl State {
+    /// A block, if a heap has room for it.
+    fn find(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+        // SAFETY: the size is above 0.
+        unsafe { self.talc.try_allocate(layout) }
+    }
+
+    /// In a child of fork(2): nobody claims who did so in the parent. This thread does not, for it is here.
+    fn forget_others(&mut self, forks: u64) {
+        if self.forks != forks {
+            (self.claiming, self.forks) = (0, forks);
+        }
+    }
+
     /// Cuts blocks from `chunk` too. `None` when there is no memory for the note of it.
     fn add(&mut self, chunk: Chunk) -> Option<()> {
         self.heaps.try_reserve(1).ok()?;
@@ -207,6 +262,7 @@ impl State {
         let heap = Heap { chunk, end };
         let at = self.heaps.partition_point(|other| other.start() < heap.start());
         self.heaps.insert(at, heap);
+        self.changes += 1;
         Some(())
     }
 
@@ -241,28 +297,54 @@ impl State {
         let Some(at) = self.heap_of(block) else {
             return;
         };
+        let used = self.used_pages(at);
+        match used {
+            0 if self.heaps[at].chunk.pages() > 1 || self.is_another_empty(at) => self.remove(at),
+            _ => self.keep(at, used + 1),
+        }
+    }
+
+    /// Gives back all pages at the ends of heaps that nothing is in.
+    fn give_back_all(&mut self) {
+        for at in (0..self.heaps.len()).rev() {
+            match self.used_pages(at) {
+                0 => self.remove(at),
+                used => self.keep(at, used),
+            }
+        }
+    }
+
+    /// Pages up to the last one that has a part of a block.
+    fn used_pages(&self, at: usize) -> usize {
         let heap = &self.heaps[at];
         // SAFETY: the end of one of talc's heaps.
         let used = unsafe { self.talc.reserved(heap.end) };
         let used_bytes = if used.any { used.up_to.addr().get() - heap.start() } else { 0 };
-        let used_pages = used_bytes.div_ceil(heap.chunk.arena().page_size().bytes());
-        if used_pages == 0 && (heap.chunk.pages() > 1 || self.is_another_empty(at)) {
-            let heap = self.heaps.remove(at);
-            // SAFETY: the end of one of talc's heaps, in which nothing is; it is forgotten before the chunk goes.
-            let left = unsafe { self.talc.truncate(heap.end, ptr::null_mut()) };
-            debug_assert!(left.is_none(), "an empty heap is deleted");
+        used_bytes.div_ceil(heap.chunk.arena().page_size().bytes())
+    }
+
+    /// Gives back all pages of a heap in which nothing is.
+    fn remove(&mut self, at: usize) {
+        let heap = self.heaps.remove(at);
+        // SAFETY: the end of one of talc's heaps, in which nothing is; it is forgotten before the chunk goes.
+        let left = unsafe { self.talc.truncate(heap.end, ptr::null_mut()) };
+        debug_assert!(left.is_none(), "an empty heap is deleted");
+        self.changes += 1;
+    }
+
+    /// Gives back all pages of a heap but the first `keep`, in which all its blocks are.
+    fn keep(&mut self, at: usize, keep: usize) {
+        let heap = &mut self.heaps[at];
+        if keep >= heap.chunk.pages() {
             return;
         }
-        let keep = used_pages + 1;
-        if keep < heap.chunk.pages() {
-            let heap = &mut self.heaps[at];
-            let page_bytes = heap.chunk.arena().page_size().bytes();
-            // SAFETY: the end of one of talc's heaps; the new one is inside the chunk and above all that is in use.
-            let left = unsafe { self.talc.truncate(heap.end, heap.chunk.as_ptr().add(keep * page_bytes).as_ptr()) };
-            if let Some(end) = left {
-                heap.end = end;
-                heap.chunk.truncate(keep);
-            }
+        let page_bytes = heap.chunk.arena().page_size().bytes();
+        // SAFETY: the end of one of talc's heaps; the new one is inside the chunk and above all that is in use.
+        let left = unsafe { self.talc.truncate(heap.end, heap.chunk.as_ptr().add(keep * page_bytes).as_ptr()) };
+        if let Some(end) = left {
+            heap.end = end;
+            heap.chunk.truncate(keep);
+            self.changes += 1;
         }
     }
 

@@ -87,7 +87,8 @@ impl Chunk {
     /// # Errors
     ///
     /// [`Operation::Translate`](crate::error::Operation::Translate), in physical mode only: without `CAP_SYS_ADMIN`
-    /// (never an address that is not one); on base pages and on private memory, whose addresses change.
+    /// (never an address that is not one); on base pages and on private memory, whose addresses change; in a child of
+    /// fork(2), which has nothing of a shared arena.
     pub fn iova(&self, mode: IovaMode) -> Result<IovaMap> {
         iova_memory(&self.arena.inner.mapping, self.start, self.len()).iova(mode)
     }

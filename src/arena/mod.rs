@@ -360,7 +360,8 @@ fn iova_memory(mapping: &Mapping, start: NonNull<u8>, len: usize) -> iova::Memor
     let start = start.addr().get();
     let backing = mapping.backing();
     let copied_on_write = backing.memory_class() == MemoryClass::Private;
-    iova::Memory { addresses: start..start + len, page_size: backing.page_size(), copied_on_write }
+    let is_here = mapping.is_here();
+    iova::Memory { addresses: start..start + len, page_size: backing.page_size(), copied_on_write, is_here }
 }
 
 impl fmt::Debug for Arena {

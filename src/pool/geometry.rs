@@ -140,7 +140,8 @@ fn check(shape: &Shape) -> std::result::Result<(), String> {
     if !align.is_power_of_two() {
         return Err(format!("a pool of objects aligned to {align}: wanted a power of two"));
     }
-    if bytes.checked_next_multiple_of(align).and_then(|stride| (stride + 2 * LINE).checked_mul(count)).is_none() {
+    let longest_stride = bytes.checked_next_multiple_of(align).and_then(|tight| tight.checked_add(2 * LINE));
+    if longest_stride.and_then(|stride| stride.checked_mul(count)).is_none() {
         return Err(format!("a pool of {count} objects of {bytes} bytes: more bytes than addresses"));
     }
     match within {
@@ -242,6 +243,10 @@ mod tests {
             Shape { within: Some(96), ..shape },
             Shape { count: usize::MAX, ..shape },
             Shape { bytes: usize::MAX, ..shape },
+            // Whose stride would go round, and the object be longer than its pool.
+            Shape { bytes: usize::MAX, align: 1, ..shape },
+            Shape { bytes: usize::MAX - 31, align: 32, ..shape },
+            Shape { bytes: usize::MAX - 63, ..shape },
             Shape { count: 1 << 33, ..shape },
             Shape { bytes: 1 << 50, count: 2, ..shape },
         ] {
