@@ -15,6 +15,7 @@ pub mod machine;
 pub mod pool;
 
 use std::io::Write;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,18 @@ pub fn skip_size(size: PageSize, reason: &str) {
     let named = |text: String| text == "1" || text.split(',').any(|one| one.trim().parse() == Ok(size));
     assert!(!required().is_some_and(named), "HUGEARENA_REQUIRE_HUGE names {size}, which cannot be tested: {reason}");
     print_skip(&format!("{size} pages"), reason);
+}
+
+/// Prints why a program's peer is not tested here, or panics if it has to be: `HUGEARENA_WITHOUT` names those that cannot
+/// be had, which says nothing about this crate.
+pub fn skip_program(program: &str, what: &str, reason: &str) {
+    let without = std::env::var("HUGEARENA_WITHOUT").unwrap_or_default();
+    if without.split_whitespace().any(|name| name == program) { print_skip(what, reason) } else { skip(what, reason) }
+}
+
+/// Whether the loader can be told this path, to preload it.
+pub fn is_preloadable(path: &Path) -> bool {
+    !path.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte))
 }
 
 /// Prints why something is not tested here: for what few machines can test.
