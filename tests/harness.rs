@@ -5,12 +5,14 @@
 mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use hugearena::backing::BackingKind;
 use hugearena::{Arena, PageSize};
 
-use support::{Child, PoolUnchanged};
+use support::pool::DISTURBED;
+use support::{Child, PoolUnchanged, print_skip};
 
 fn panics(body: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(body)).is_err()
@@ -51,7 +53,11 @@ fn pages_that_are_lost_are_noticed() {
             std::mem::forget(builder.clone().open().unwrap());
         };
         // The guard says nothing when another process changed the pool in the same second.
-        assert!((0..TRIES).any(|_| panics(lose)));
+        let is_noticed = (0..TRIES).any(|_| panics(lose));
+        if DISTURBED.load(Relaxed) == TRIES {
+            return print_skip("pages that are lost", "others take and give back pages all the time");
+        }
+        assert!(is_noticed);
     });
 }
 

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use libc::{EINVAL, ENOMEM};
 use support::child::SECONDS;
 use support::pool::PoolLock;
-use support::{fork, is_filled, skip};
+use support::{fork, is_filled, is_preloadable, print_skip, skip};
 
 unsafe extern "C" {
     fn malloc(size: usize) -> *mut c_void;
@@ -39,12 +39,20 @@ unsafe extern "C" {
 
 const IS_PRELOADED: &str = "HUGEARENA_TEST_PRELOADED";
 
-/// Where cargo, or CI's copy, puts the library.
-fn library() -> Option<PathBuf> {
-    let test = std::env::current_exe().unwrap();
-    let beside = test.with_file_name("bin").join("libpreload.so");
-    let built = test.parent()?.with_file_name("examples").join("libpreload.so");
-    [beside, built].into_iter().find(|path| path.exists())
+/// Where cargo, or CI's copy, puts the library; nothing, and a reason, where it cannot be preloaded.
+fn library(test: &str) -> Option<PathBuf> {
+    let binary = std::env::current_exe().unwrap();
+    let beside = binary.with_file_name("bin").join("libpreload.so");
+    let built = binary.parent()?.with_file_name("examples").join("libpreload.so");
+    let Some(library) = [beside, built].into_iter().find(|path| path.exists()) else {
+        skip(test, "libpreload.so is not built: cargo build --example preload --features preload");
+        return None;
+    };
+    if !is_preloadable(&library) {
+        print_skip(test, &format!("LD_PRELOAD cannot hold {}", library.display()));
+        return None;
+    }
+    Some(library)
 }
 
 /// Runs `body`, which belongs to test `name`, in a process that has the library preloaded and these variables set.
@@ -56,9 +64,7 @@ fn preloaded_with(name: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
         unsafe { libc::alarm(SECONDS) };
         return body();
     }
-    let Some(library) = library() else {
-        return skip(name, "libpreload.so is not built: cargo build --example preload --features preload");
-    };
+    let Some(library) = library(name) else { return };
     // Where others leave few pages in the pool, the kernel may kill children that it forks.
     let _lock = PoolLock::take();
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -255,9 +261,7 @@ fn the_limit_is_the_limit() {
 
 #[test]
 fn options_that_cannot_be_read_end_the_program() {
-    let Some(library) = library() else {
-        return skip("options", "libpreload.so is not built: cargo build --example preload --features preload");
-    };
+    let Some(library) = library("options") else { return };
     for (name, value) in [("HUGEARENA_LIMIT", "much"), ("HUGEARENA_LIMIT", "1.5G"), ("HUGEARENA_STRICT", "yes")] {
         // A path of its own: what the shell of a shim does with the variable is not what is tested.
         let output = Command::new("/bin/ls").env("LD_PRELOAD", &library).env(name, value).output().unwrap();
@@ -486,7 +490,7 @@ fn fork_from_signals() -> i32 {
     let timer = libc::itimerval { it_interval: every, it_value: every };
     // SAFETY: the handler calls nothing that may not be called there; a process that hangs is ended.
     unsafe {
-        libc::alarm(100);
+        libc::alarm(SECONDS);
         libc::signal(libc::SIGVTALRM, fork_here as *const () as usize);
         libc::setitimer(libc::ITIMER_VIRTUAL, &raw const timer, null_mut());
     }
@@ -508,12 +512,7 @@ fn fork_from_signals() -> i32 {
 /// As glibc has it for a process with one thread: the handler may interrupt a malloc, or another fork.
 #[test]
 fn a_signal_handler_forks_in_a_process_with_one_thread() {
-    let Some(library) = library() else {
-        return skip(
-            "fork in a handler",
-            "libpreload.so is not built: cargo build --example preload --features preload",
-        );
-    };
+    let Some(library) = library("fork in a handler") else { return };
     let _lock = PoolLock::take();
     let mut command = Command::new(std::env::current_exe().unwrap());
     let status = command.env(IS_ALONE, "1").env("LD_PRELOAD", library).status().unwrap();
@@ -571,9 +570,7 @@ fn processes_fork_while_streams_are_flushed_and_lines_are_read() {
 /// the library is opened late.
 #[test]
 fn the_library_can_be_opened_by_a_running_program() {
-    let Some(library) = library() else {
-        return skip("dlopen", "libpreload.so is not built: cargo build --example preload --features preload");
-    };
+    let Some(library) = library("dlopen") else { return };
     let path = std::ffi::CString::new(library.to_str().unwrap()).unwrap();
     // SAFETY: C strings; the functions have the types that they are called with; a block is freed once.
     unsafe {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use hugearena::supply::Supply;
 use hugearena::{Arena, HugeAlloc, PageSize};
 
+use support::child::SECONDS;
 use support::pool::PoolLock;
 use support::skip_size;
 
@@ -21,8 +22,6 @@ static WAITING: AtomicU32 = AtomicU32::new(0);
 static STARTING: AtomicU32 = AtomicU32::new(0);
 static GO: AtomicBool = AtomicBool::new(false);
 
-/// A child of fork that waits for a thread which it has not would wait for ever.
-const SECONDS: u32 = 20;
 const THREADS: u32 = 2;
 /// What a child of a process in the middle of its start ends with, and what one before or after it does.
 const IN_THE_MIDDLE: i32 = 10;
@@ -72,7 +71,7 @@ fn fork_while_starting(first: fn(), delay: Duration) -> i32 {
         std::hint::spin_loop();
     }
     let status = support::fork(|| {
-        // SAFETY: no preconditions; ends a process that hangs.
+        // SAFETY: no preconditions; ends a process that hangs: one that waits for a thread which it has not.
         unsafe { libc::alarm(SECONDS) };
         let was_starting = STARTING.load(Acquire) > 0;
         first();
