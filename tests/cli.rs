@@ -275,6 +275,9 @@ fn run_on_heap(options: &str, script: &str) -> Output {
 fn run_becomes_the_program() {
     // Programs on the heap take pages.
     let _lock = PoolLock::take();
+    if support::skips_short_pool("hugearena run") {
+        return;
+    }
     let Some(library) = preload_library() else {
         return skip("hugearena run", "libpreload.so is not built: cargo build --example preload --features preload");
     };

@@ -9,12 +9,10 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Release};
 use std::time::{Duration, Instant};
 
-use hugearena::supply::Supply;
 use hugearena::{Arena, HugeAlloc, PageSize};
 
 use support::child::SECONDS;
 use support::pool::PoolLock;
-use support::skip_size;
 
 static HEAP: HugeAlloc = HugeAlloc::new();
 /// Threads whose first allocation is still to begin, and those whose first allocation has not ended.
@@ -86,11 +84,9 @@ fn fork_while_starting(first: fn(), delay: Duration) -> i32 {
 
 /// Forks in new processes at moments that are spread over `most`.
 fn fork_in_new_processes(first: fn(), most: Duration) {
-    // Where others leave a few pages and then none, the kernel kills children that look at theirs.
     let _lock = PoolLock::take();
-    let available = Supply::read().available_pages(PageSize::HUGE_2M);
-    if (1..32).contains(&available) {
-        return skip_size(PageSize::HUGE_2M, &format!("forks: 32 pages needed, {available} available"));
+    if support::skips_short_pool("forks") {
+        return;
     }
     let (mut in_the_middle, forks) = (0, forks());
     for round in 0..forks {

@@ -80,6 +80,17 @@ pub fn missing(size: PageSize, pages: usize) -> Option<String> {
     }
 }
 
+/// Skips a test of programs that fork on the heap where the pool has a few pages, and says whether it did: as soon as it has
+/// none, the kernel kills children that look at theirs. Where it has none from the start, the heap has none either.
+pub fn skips_short_pool(test: &str) -> bool {
+    let available = Supply::read().available_pages(PageSize::HUGE_2M);
+    let is_short = (1..32).contains(&available);
+    if is_short {
+        skip_size(PageSize::HUGE_2M, &format!("{test}: 32 pages needed, {available} available"));
+    }
+    is_short
+}
+
 /// A page more than the pool can have, however many others give back meanwhile.
 pub fn too_many(size: PageSize) -> usize {
     Supply::read().pool(size).map_or(0, |pool| pool.total + pool.overcommit) as usize + 1
