@@ -24,11 +24,16 @@ impl Ground {
 
     /// With the directory of records.
     fn run(&self, arguments: &str) -> Output {
-        run(&format!("{arguments} --record-dir {}", self.records.path().display()))
+        run_with(arguments, &[("--record-dir", self.records.path())])
     }
 
     fn create(&self, arguments: &str) -> Output {
-        self.run(&format!("create {arguments} --huge-dir {}", self.mount.path().display()))
+        self.create_in(self.mount.path(), arguments)
+    }
+
+    fn create_in(&self, mount: &Path, arguments: &str) -> Output {
+        let paths = [("--record-dir", self.records.path()), ("--huge-dir", mount)];
+        run_with(&format!("create {arguments}"), &paths)
     }
 
     fn open(&self, pages: usize) -> Arena {
@@ -106,8 +111,8 @@ fn an_owned_arena_is_looked_at_without_being_in_its_way() {
         expect(&ground.run("map x"), 0, &[&me, "@ claimed", ". clean"]);
         let said = json(&ground.run("inspect x --json"));
         assert_eq!(said["owner_process"], std::process::id(), "{said}");
-        for command in ["remove x", &format!("create x 8M --huge-dir {}", ground.mount.path().display())] {
-            expect(&ground.run(command), 1, &["another owner lives"]);
+        for said in [ground.run("remove x"), ground.create("x 8M")] {
+            expect(&said, 1, &["another owner lives"]);
         }
         drop((held, arena));
         // The pages that were in use are dirty for the next.
@@ -185,7 +190,7 @@ fn create_says_which_limit_bound_and_leaves_nothing() {
         expect(&ground.create(".x 2M"), 1, &["wanted 1 to 64 letters"]);
         assert!(ground.is_empty());
         let small = Mounted::hugetlbfs(SIZE, "size=2M", 0);
-        let said = ground.run(&format!("create x 4M --huge-dir {}", small.path().display()));
+        let said = ground.create_in(small.path(), "x 4M");
         expect(&said, 1, &["limited by the size of the hugetlbfs mount"]);
         assert!(ground.is_empty() && fs::read_dir(small.path()).unwrap().next().is_none());
     });
