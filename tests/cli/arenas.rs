@@ -167,6 +167,7 @@ fn records_that_are_not_to_be_believed_are_told() {
         expect(&ground.run("list"), 0, &["x "]);
         // Of a file that was made since.
         fs::write(&record, &good).unwrap();
+        fs::set_permissions(&record, fs::Permissions::from_mode(0o600)).unwrap();
         fs::remove_file(ground.mount.path().join("hugearena.x")).unwrap();
         expect(&ground.run("inspect x"), 0, &["out of reach", "speaks of another file"]);
         expect(&ground.run("remove x"), 0, &[]);

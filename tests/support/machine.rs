@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -101,6 +102,8 @@ impl TempDir {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 made => made.unwrap(),
             }
+            // Whatever the umask is: records are not kept where others may write.
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
             return TempDir(path);
         }
     }
