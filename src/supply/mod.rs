@@ -257,8 +257,8 @@ impl fmt::Display for Supply {
 
 /// [`Pool::available_pages`] read afresh, or `None` where there is no such pool.
 ///
-/// For the heap, while it serves a request: allocates nothing, takes no lock, cannot panic. Reads six small files:
-/// tens of microseconds (80 us on the Zen 1 guest), so once per growth. cgroups are not looked at.
+/// For the heap, while it serves a request: allocates nothing, takes no lock, cannot panic. Reads six small files, more
+/// where others populate meanwhile: tens of microseconds (55 us for four on the Zen 1 guest), so once per growth. cgroups are not looked at.
 pub(crate) fn available_pages_now(size: PageSize) -> Option<u64> {
     let both = || Some((pool_count_now(size, b"free_hugepages")?, pool_count_now(size, b"resv_hugepages")?));
     let (free, reserved) = steady(both)?;
