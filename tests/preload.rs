@@ -33,7 +33,8 @@ unsafe extern "C" {
 /// The functions that the compiler knows: of a block that nobody uses it says, unasked, that it can be had.
 macro_rules! as_called {
     ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
-        unsafe fn $name($($argument: $type),*) -> *mut c_void {
+        // As C: a caller that could unwind here would be no frame for pthread_exit(3) to pass.
+        unsafe extern "C" fn $name($($argument: $type),*) -> *mut c_void {
             unsafe extern "C" {
                 fn $name($($argument: $type),*) -> *mut c_void;
             }
