@@ -20,15 +20,12 @@ use std::process::Command;
 use traffic::Options;
 
 use support::machine::is_root;
-use support::{for_each_page_size, skip};
+use support::{for_each_page_size, skip, skip_program};
 
 /// Why there can be no such socket here, if so.
 fn missing() -> Option<String> {
     if !is_root() {
         return Some("not root".into());
-    }
-    if let Err(error) = Command::new("ip").arg("-V").output() {
-        return Some(format!("ip(8), of iproute2: {error}"));
     }
     // SAFETY: no pointers.
     let socket = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -44,6 +41,9 @@ fn missing() -> Option<String> {
 
 #[test]
 fn every_frame_comes_back_as_it_was_sent() {
+    if let Err(error) = Command::new("ip").arg("-V").output() {
+        return skip_program("ip", "AF_XDP", &format!("ip(8), of iproute2: {error}"));
+    }
     if let Some(reason) = missing() {
         return skip("AF_XDP", &reason);
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use hugearena::{HugeAlloc, PageSize};
 
+use support::child::SECONDS;
 use support::pool::Hog;
 use support::{Child, is_filled, skip_size};
 
@@ -80,7 +81,7 @@ fn start_all(kinds: &[fn() -> Command], check: impl Fn(&Command, std::io::Result
     std::thread::sleep(Duration::from_millis(100));
     for batch in 0..rounds.div_ceil(BATCH) {
         // SAFETY: no preconditions; the time is for a batch, not for all.
-        unsafe { libc::alarm(100) };
+        unsafe { libc::alarm(SECONDS) };
         // The heap may have grown, and others give pages back.
         let _hog = match Hog::leaving(0) {
             Ok(hog) => hog,

@@ -17,7 +17,8 @@ TESTS=(
     tst-mallocfork tst-mallocfork2 tst-mallocfork3 tst-malloc-fork-deadlock
     mimalloc-stress
 )
-TARGET=${CARGO_TARGET_DIR:-$PWD/target}
+# Not relative: what follows is done in other directories.
+TARGET=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 WORK=$TARGET/malloc-tests
 LIBRARY=$TARGET/release/examples/libpreload.so
 

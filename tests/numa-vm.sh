@@ -16,19 +16,28 @@ CACHE=${CARGO_TARGET_DIR:-target}/numa-vm
 
 mkdir -p "$CACHE"
 
+# Neither a network that does not answer nor another installation stops it for long.
+apt() {
+    DEBIAN_FRONTEND=noninteractive timeout 900 apt-get -o Acquire::Retries=5 -o Acquire::http::Timeout=30 \
+        -o DPkg::Lock::Timeout=300 "$@"
+}
+
 # Unpacked, not installed: this machine boots something else.
 kernel() {
     if ! compgen -G "$CACHE/kernel/boot/vmlinuz-*" >/dev/null; then
         local package
         package=$(apt-cache depends linux-image-amd64 | awk '/Depends:/ {print $2; exit}')
-        (cd "$CACHE" && apt-get -o Acquire::Retries=5 download "$package" >&2 && dpkg-deb -x "$package"_*.deb kernel)
+        (cd "$CACHE" && apt download "$package" >&2 && dpkg-deb -x "$package"_*.deb kernel)
     fi
     compgen -G "$CACHE/kernel/boot/vmlinuz-*" | head -n 1
 }
 
 if [ $# -gt 0 ]; then
-    apt-get -o Acquire::Retries=5 update
-    apt-get -o Acquire::Retries=5 install -y --no-install-recommends "${PACKAGES[@]}"
+    if ! dpkg -s "${PACKAGES[@]}" >/dev/null 2>&1; then
+        # What is known of packages from before may do.
+        apt update || true
+        apt install -y --no-install-recommends "${PACKAGES[@]}"
+    fi
     kernel
 fi
 if [ "${1:-}" = fetch ]; then

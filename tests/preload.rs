@@ -18,33 +18,57 @@ use std::time::{Duration, Instant};
 use libc::{EINVAL, ENOMEM};
 use support::child::SECONDS;
 use support::pool::PoolLock;
-use support::{fork, is_filled, skip};
+use support::{fork, is_filled, is_preloadable, print_skip, skip, skips_short_pool};
 
 unsafe extern "C" {
-    fn malloc(size: usize) -> *mut c_void;
     fn free(block: *mut c_void);
-    fn calloc(count: usize, size: usize) -> *mut c_void;
-    fn realloc(block: *mut c_void, size: usize) -> *mut c_void;
     fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void;
     fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int;
-    fn aligned_alloc(align: usize, size: usize) -> *mut c_void;
-    fn memalign(align: usize, size: usize) -> *mut c_void;
-    fn valloc(size: usize) -> *mut c_void;
-    fn pvalloc(size: usize) -> *mut c_void;
     fn malloc_usable_size(block: *mut c_void) -> usize;
     fn malloc_trim(pad: usize) -> c_int;
     fn getline(line: *mut *mut c_char, room: *mut usize, stream: *mut libc::FILE) -> isize;
     fn pthread_exit(value: *mut c_void) -> !;
 }
 
+/// The functions that the compiler knows: of a block that nobody uses it says, unasked, that it can be had.
+macro_rules! as_called {
+    ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
+        // As C: a caller that could unwind here would be no frame for pthread_exit(3) to pass.
+        unsafe extern "C" fn $name($($argument: $type),*) -> *mut c_void {
+            unsafe extern "C" {
+                fn $name($($argument: $type),*) -> *mut c_void;
+            }
+            // SAFETY: the caller's contract, which is that of the C function.
+            unsafe { std::hint::black_box($name($(std::hint::black_box($argument)),*)) }
+        }
+    )*};
+}
+as_called! {
+    fn malloc(size: usize);
+    fn calloc(count: usize, size: usize);
+    fn realloc(block: *mut c_void, size: usize);
+    fn aligned_alloc(align: usize, size: usize);
+    fn memalign(align: usize, size: usize);
+    fn valloc(size: usize);
+    fn pvalloc(size: usize);
+}
+
 const IS_PRELOADED: &str = "HUGEARENA_TEST_PRELOADED";
 
-/// Where cargo, or CI's copy, puts the library.
-fn library() -> Option<PathBuf> {
-    let test = std::env::current_exe().unwrap();
-    let beside = test.with_file_name("bin").join("libpreload.so");
-    let built = test.parent()?.with_file_name("examples").join("libpreload.so");
-    [beside, built].into_iter().find(|path| path.exists())
+/// Where cargo, or CI's copy, puts the library; nothing, and a reason, where it cannot be preloaded.
+fn library(test: &str) -> Option<PathBuf> {
+    let binary = std::env::current_exe().unwrap();
+    let beside = binary.with_file_name("bin").join("libpreload.so");
+    let built = binary.parent()?.with_file_name("examples").join("libpreload.so");
+    let Some(library) = [beside, built].into_iter().find(|path| path.exists()) else {
+        skip(test, "libpreload.so is not built: cargo build --example preload --features preload");
+        return None;
+    };
+    if !is_preloadable(&library) {
+        print_skip(test, &format!("LD_PRELOAD cannot hold {}", library.display()));
+        return None;
+    }
+    Some(library)
 }
 
 /// Runs `body`, which belongs to test `name`, in a process that has the library preloaded and these variables set.
@@ -56,14 +80,16 @@ fn preloaded_with(name: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
         unsafe { libc::alarm(SECONDS) };
         return body();
     }
-    let Some(library) = library() else {
-        return skip(name, "libpreload.so is not built: cargo build --example preload --features preload");
-    };
-    // Where others leave few pages in the pool, the kernel may kill children that it forks.
+    let Some(library) = library(name) else { return };
     let _lock = PoolLock::take();
+    if skips_short_pool(name) {
+        return;
+    }
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(IS_PRELOADED, "1");
     command.env("LD_PRELOAD", library).envs(variables.iter().copied());
+    // A backtrace takes memory, of which some tests leave none: std waits for itself then.
+    command.env("RUST_BACKTRACE", "0");
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -255,9 +281,7 @@ fn the_limit_is_the_limit() {
 
 #[test]
 fn options_that_cannot_be_read_end_the_program() {
-    let Some(library) = library() else {
-        return skip("options", "libpreload.so is not built: cargo build --example preload --features preload");
-    };
+    let Some(library) = library("options") else { return };
     for (name, value) in [("HUGEARENA_LIMIT", "much"), ("HUGEARENA_LIMIT", "1.5G"), ("HUGEARENA_STRICT", "yes")] {
         // A path of its own: what the shell of a shim does with the variable is not what is tested.
         let output = Command::new("/bin/ls").env("LD_PRELOAD", &library).env(name, value).output().unwrap();
@@ -486,7 +510,7 @@ fn fork_from_signals() -> i32 {
     let timer = libc::itimerval { it_interval: every, it_value: every };
     // SAFETY: the handler calls nothing that may not be called there; a process that hangs is ended.
     unsafe {
-        libc::alarm(100);
+        libc::alarm(SECONDS);
         libc::signal(libc::SIGVTALRM, fork_here as *const () as usize);
         libc::setitimer(libc::ITIMER_VIRTUAL, &raw const timer, null_mut());
     }
@@ -508,13 +532,11 @@ fn fork_from_signals() -> i32 {
 /// As glibc has it for a process with one thread: the handler may interrupt a malloc, or another fork.
 #[test]
 fn a_signal_handler_forks_in_a_process_with_one_thread() {
-    let Some(library) = library() else {
-        return skip(
-            "fork in a handler",
-            "libpreload.so is not built: cargo build --example preload --features preload",
-        );
-    };
+    let Some(library) = library("fork in a handler") else { return };
     let _lock = PoolLock::take();
+    if skips_short_pool("fork in a handler") {
+        return;
+    }
     let mut command = Command::new(std::env::current_exe().unwrap());
     let status = command.env(IS_ALONE, "1").env("LD_PRELOAD", library).status().unwrap();
     assert!(status.success(), "{status}");
@@ -571,9 +593,7 @@ fn processes_fork_while_streams_are_flushed_and_lines_are_read() {
 /// the library is opened late.
 #[test]
 fn the_library_can_be_opened_by_a_running_program() {
-    let Some(library) = library() else {
-        return skip("dlopen", "libpreload.so is not built: cargo build --example preload --features preload");
-    };
+    let Some(library) = library("dlopen") else { return };
     let path = std::ffi::CString::new(library.to_str().unwrap()).unwrap();
     // SAFETY: C strings; the functions have the types that they are called with; a block is freed once.
     unsafe {

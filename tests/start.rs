@@ -9,11 +9,10 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Release};
 use std::time::{Duration, Instant};
 
-use hugearena::supply::Supply;
 use hugearena::{Arena, HugeAlloc, PageSize};
 
+use support::child::SECONDS;
 use support::pool::PoolLock;
-use support::skip_size;
 
 static HEAP: HugeAlloc = HugeAlloc::new();
 /// Threads whose first allocation is still to begin, and those whose first allocation has not ended.
@@ -21,8 +20,6 @@ static WAITING: AtomicU32 = AtomicU32::new(0);
 static STARTING: AtomicU32 = AtomicU32::new(0);
 static GO: AtomicBool = AtomicBool::new(false);
 
-/// A child of fork that waits for a thread which it has not would wait for ever.
-const SECONDS: u32 = 20;
 const THREADS: u32 = 2;
 /// What a child of a process in the middle of its start ends with, and what one before or after it does.
 const IN_THE_MIDDLE: i32 = 10;
@@ -72,7 +69,7 @@ fn fork_while_starting(first: fn(), delay: Duration) -> i32 {
         std::hint::spin_loop();
     }
     let status = support::fork(|| {
-        // SAFETY: no preconditions; ends a process that hangs.
+        // SAFETY: no preconditions; ends a process that hangs: one that waits for a thread which it has not.
         unsafe { libc::alarm(SECONDS) };
         let was_starting = STARTING.load(Acquire) > 0;
         first();
@@ -87,11 +84,9 @@ fn fork_while_starting(first: fn(), delay: Duration) -> i32 {
 
 /// Forks in new processes at moments that are spread over `most`.
 fn fork_in_new_processes(first: fn(), most: Duration) {
-    // Where others leave a few pages and then none, the kernel kills children that look at theirs.
     let _lock = PoolLock::take();
-    let available = Supply::read().available_pages(PageSize::HUGE_2M);
-    if (1..32).contains(&available) {
-        return skip_size(PageSize::HUGE_2M, &format!("forks: 32 pages needed, {available} available"));
+    if support::skips_short_pool("forks") {
+        return;
     }
     let (mut in_the_middle, forks) = (0, forks());
     for round in 0..forks {

@@ -38,7 +38,7 @@ use hugearena::{Arena, Chunk, PageSize};
 use exercise::Peer;
 use packet::{Damage, LEN_MAX, LEN_MIN};
 use queue::{AVAILABLE, Broken, Buffer, Direction, LEN, Queue, SIZE, USED, Used};
-use support::{PoolUnchanged, missing, skip, skip_size};
+use support::{PoolUnchanged, missing, skip_program, skip_size};
 use window::{Unexpected, Window};
 
 /// Pages of 2 MiB for the arena and for `dpdk-testpmd`.
@@ -52,7 +52,7 @@ fn program(test: &str) -> Option<PathBuf> {
     }
     let program = backend::find();
     if program.is_none() {
-        skip(test, &format!("dpdk-testpmd is not installed ({})", backend::INSTALL));
+        skip_program("dpdk-testpmd", test, &format!("dpdk-testpmd is not installed ({})", backend::INSTALL));
     }
     program
 }

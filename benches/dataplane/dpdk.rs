@@ -112,6 +112,9 @@ impl Drop for Dpdk {
 fn start(library: &Path) -> Result<Child, String> {
     let mut command = Command::new("dpdk-test");
     command.args(["--in-memory", "--no-pci", "-l", "0-1", "-m", "64"]).env("LD_PRELOAD", library);
+    // What it makes for itself, and leaves behind, goes with the library.
+    let directory = library.parent().expect("a file in a directory");
+    command.envs(["XDG_RUNTIME_DIR", "RUNTIME_DIRECTORY"].map(|name| (name, directory)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     command.spawn().map_err(|error| format!("dpdk-test: {error}"))
 }

@@ -65,6 +65,8 @@ impl Backend {
         let directory = new_directory().map_err(failed)?;
         let mut command = Command::new(program);
         command.args(arguments(on_huge_pages, &directory.join(SOCKET)));
+        // What it makes for itself, and leaves behind: there, and not in /tmp/dpdk or /run/dpdk.
+        command.envs(["XDG_RUNTIME_DIR", "RUNTIME_DIRECTORY"].map(|name| (name, &directory)));
         let spawned = File::create(directory.join(LOG)).and_then(|log| {
             command.stdin(Stdio::piped()).stdout(log.try_clone()?).stderr(log);
             command.spawn()
@@ -186,7 +188,11 @@ pub fn new_directory() -> io::Result<PathBuf> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let name = format!("vhost-user-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-        let path = std::env::temp_dir().join(name);
+        let mut path = std::env::temp_dir().join(&name);
+        // The address of a socket is a path of at most 107 bytes.
+        if path.as_os_str().len() + SOCKET.len() > 100 {
+            path = Path::new("/tmp").join(name);
+        }
         match fs::DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => return Ok(path),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

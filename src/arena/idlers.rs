@@ -25,17 +25,19 @@ struct Idler {
 }
 
 impl Idlers {
-    /// Lets this thread run only while no other wants its CPU, until somebody lifts it. Where that is refused (by seccomp)
-    /// it runs like any other, and nobody needs to lift it.
+    /// Puts this thread on the list, as one that runs like any other until it [settles](Enrolled::settle): a thread that was
+    /// idle before it was on the list might not get to run, and nobody would lift it.
     pub(super) fn enroll(&self) -> Enrolled<'_> {
         let (thread, forks) = (process::thread_id(), process::forks());
-        // In a child of fork(2) a thread of the parent may hold the list, for ever: nobody lifts this one then.
-        let list = process::run_when_idle().ok().and_then(|()| self.threads.try_lock_for(A_MOMENT));
-        let idlers = list.map(|mut threads| {
+        let idlers = self.threads.try_lock_for(A_MOMENT).map(|mut threads| {
             threads.retain(|idler| idler.forks == forks);
-            threads.push(Idler { thread, forks, is_lifted: false });
+            threads.push(Idler { thread, forks, is_lifted: true });
             self
         });
+        if idlers.is_none() {
+            // In a child of fork(2) a thread of the parent may hold the list, for ever: nobody lifts this one.
+            let _ = process::run_when_idle();
+        }
         Enrolled { idlers, thread }
     }
 
@@ -64,7 +66,8 @@ pub(super) struct Enrolled<'a> {
 }
 
 impl Enrolled<'_> {
-    /// Becomes idle again if somebody has lifted this thread, but to `stop`; with no page in hand.
+    /// Lets this thread run only while no other wants its CPU, if it is new here or somebody has lifted it; not if it is to
+    /// `stop`. With no page in hand. Where that is refused (by seccomp) it runs like any other.
     pub(super) fn settle(&self, stop: &AtomicBool) {
         // Not under the lock: where the CPUs are busy this thread stays where it is as soon as it is idle. It looks again
         // afterwards, so that nobody's lifting is undone unseen.
@@ -118,6 +121,37 @@ mod tests {
             sleep(Duration::from_micros(100));
         }
         (!idlers.is_refused.load(Relaxed)).then_some(left > 0)
+    }
+
+    /// The scheduler's policy for this thread: field 41 of /proc/thread-self/stat (proc(5)).
+    fn policy() -> u32 {
+        let text = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let (_, fields) = text.rsplit_once(") ").unwrap();
+        fields.split(' ').nth(41 - 3).unwrap().parse().unwrap()
+    }
+
+    fn enroll_and_settle() {
+        const SCHED_IDLE: u32 = 5;
+        let (idlers, usual) = (Idlers::default(), policy());
+        let stopped = idlers.enroll();
+        assert_eq!((policy(), idlers.threads.lock()[0].is_lifted), (usual, true));
+        stopped.settle(&AtomicBool::new(true));
+        assert_eq!(policy(), usual, "idle though it is to stop");
+        drop(stopped);
+        let idle = idlers.enroll();
+        idle.settle(&AtomicBool::new(false));
+        if policy() == usual {
+            assert!(process::run_when_idle().is_err(), "it could be idle");
+            return;
+        }
+        assert_eq!((policy(), idlers.threads.lock()[0].is_lifted), (SCHED_IDLE, false));
+        idlers.lift();
+        assert!(idlers.is_refused.load(Relaxed) || policy() != SCHED_IDLE);
+    }
+
+    #[test]
+    fn a_thread_is_on_the_list_before_it_is_idle() {
+        std::thread::spawn(enroll_and_settle).join().unwrap();
     }
 
     #[test]

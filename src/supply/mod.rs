@@ -113,11 +113,12 @@ pub struct Pool {
 impl Pool {
     fn read(machine: &dyn Machine, page_size: PageSize) -> Option<Pool> {
         let count = |name| machine.number(&pool_file(page_size, name));
+        let (free, reserved) = steady(|| Some((count("free_hugepages")?, count("resv_hugepages").unwrap_or(0))))?;
         Some(Pool {
             page_size,
             total: count("nr_hugepages")?,
-            free: count("free_hugepages")?,
-            reserved: promises(count("resv_hugepages").unwrap_or(0)),
+            free,
+            reserved: promises(reserved),
             surplus: count("surplus_hugepages").unwrap_or(0),
             overcommit: count("nr_overcommit_hugepages").unwrap_or(0),
         })
@@ -135,6 +136,21 @@ impl Pool {
     pub fn available_pages(&self) -> u64 {
         self.unreserved_pages().saturating_add(self.overcommit.saturating_sub(self.surplus))
     }
+}
+
+/// Two counts that change together, by files of their own: read until they are the same twice. While somebody populates
+/// what was promised to him, both fall; read once, one in twelve pairs spoke of pages that were not there, or not of all.
+fn steady(mut read: impl FnMut() -> Option<(u64, u64)>) -> Option<(u64, u64)> {
+    const READINGS: usize = 8;
+    let mut last = read()?;
+    for _ in 1..READINGS {
+        let now = read()?;
+        if now == last {
+            break;
+        }
+        last = now;
+    }
+    Some(last)
 }
 
 /// The pages promised, from the kernel's count of them, which has no sign: Linux 6.18 lets it fall below zero while a
@@ -241,11 +257,12 @@ impl fmt::Display for Supply {
 
 /// [`Pool::available_pages`] read afresh, or `None` where there is no such pool.
 ///
-/// For the heap, while it serves a request: allocates nothing, takes no lock, cannot panic. Reads four small files:
-/// tens of microseconds (55 us on the Zen 1 guest), so once per growth. cgroups are not looked at.
+/// For the heap, while it serves a request: allocates nothing, takes no lock, cannot panic. Reads six small files, more
+/// where others populate meanwhile: tens of microseconds (55 us for four on the Zen 1 guest), so once per growth. cgroups are not looked at.
 pub(crate) fn available_pages_now(size: PageSize) -> Option<u64> {
-    let free = pool_count_now(size, b"free_hugepages")?;
-    let reserved = promises(pool_count_now(size, b"resv_hugepages")?);
+    let both = || Some((pool_count_now(size, b"free_hugepages")?, pool_count_now(size, b"resv_hugepages")?));
+    let (free, reserved) = steady(both)?;
+    let reserved = promises(reserved);
     let surplus = pool_count_now(size, b"surplus_hugepages")?;
     let overcommit = pool_count_now(size, b"nr_overcommit_hugepages")?;
     let pool = Pool { page_size: size, total: 0, free, reserved, surplus, overcommit };

@@ -94,3 +94,14 @@ proptest! {
         prop_assert_eq!(size, kib.checked_mul(1024).and_then(PageSize::from_bytes));
     }
 }
+
+/// Somebody populates three pages while the first of them are read.
+#[test]
+fn counts_that_change_together_are_read_together() {
+    let mut readings = [(5, 2), (4, 1), (3, 0), (2, 0), (2, 0), (9, 9)].into_iter();
+    assert_eq!(steady(|| readings.next()), Some((2, 0)));
+    // Those that never rest are read for a while.
+    let mut restless = 0..;
+    assert_eq!(steady(|| restless.next().map(|count| (count, 0))), Some((7, 0)));
+    assert_eq!(steady(|| None), None);
+}

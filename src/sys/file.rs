@@ -76,10 +76,22 @@ pub fn may_create_in(directory: &CStr) -> Result<(), Errno> {
     check(unsafe { libc::faccessat(libc::AT_FDCWD, directory.as_ptr(), mode, flags) })
 }
 
-/// getxattr(2): whether a file has an extended attribute.
-pub fn has_attribute(path: &CStr, name: &CStr) -> bool {
-    // SAFETY: C strings; without a buffer the call only tells a length.
-    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) >= 0 }
+/// getxattr(2): an extended attribute of a file, if it has it and it fits.
+pub fn attribute<'a>(path: &CStr, name: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+    // SAFETY: C strings, and a buffer that is writable for its length.
+    let len = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
+    usize::try_from(len).ok().map(|len| &buffer[..len])
+}
+
+/// statvfs(3): whether the file is on a mount where programs gain nothing by who owns them.
+pub fn is_nosuid(path: &CStr) -> bool {
+    let mut found = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: a C string, and a struct that the call fills; all zeroes are one as well.
+    let found = unsafe {
+        libc::statvfs(path.as_ptr(), found.as_mut_ptr());
+        found.assume_init()
+    };
+    found.f_flag & libc::ST_NOSUID != 0
 }
 
 /// Reads the start of a small file (sysfs, procfs) into `buffer`, without allocating. Not a cancellation point.

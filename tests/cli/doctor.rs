@@ -65,7 +65,7 @@ fn everywhere() -> Vec<Case> {
 
 /// In that directory.
 fn run_in(directory: &std::path::Path, need: &str) -> Output {
-    run(&format!("doctor --need {need} --huge-dir {} --json", directory.display()))
+    run_with(&format!("doctor --need {need} --json"), &[("--huge-dir", directory)])
 }
 
 fn mounts() -> Vec<Case> {

@@ -1,17 +1,21 @@
 //! Tests in processes of their own: the test binary runs again, for one test, which finds that it is the child.
 
+use std::collections::BTreeMap;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitStatus, Output};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use hugearena::PageSize;
 
 use super::cgroup::{self, Cgroup, CgroupSpec};
 use super::machine;
-use super::pool::{Hog, PoolLock, PoolUnchanged};
+use super::pool::{self, Hog, PoolLock, PoolUnchanged};
 use super::{is_so_within, missing, print_figure, print_skip, skip, skip_size};
 
+/// Which of the test's children this is, from 0.
 const IS_CHILD: &str = "HUGEARENA_TEST_CHILD";
 const CGROUP: &str = "HUGEARENA_TEST_CGROUP";
 /// A child that takes longer is killed by SIGALRM, which the parent reports. It hangs then: the longest takes seconds,
@@ -23,6 +27,11 @@ const TRIES: usize = 5;
 /// Whether this process runs a single test for a parent.
 pub fn is_child() -> bool {
     std::env::var_os(IS_CHILD).is_some()
+}
+
+/// Which of its test's children this one is, from 0.
+pub fn call() -> usize {
+    std::env::var(IS_CHILD).unwrap().parse().unwrap()
 }
 
 /// A process of its own for one test, and what has to be true while it runs.
@@ -81,18 +90,28 @@ impl Child {
     /// Runs `body`, which belongs to the test function that calls this, in a process of its own; panics unless
     /// it returns. Skips the test, with the reason, where it cannot be run.
     pub fn run<F: FnOnce()>(self, body: F) {
+        let test = test_name::<F>();
+        let call = next_call(&test);
         if is_child() {
+            // A test may have several children: each is one of them, and has what that one needs.
+            static IS_RUNNING: AtomicBool = AtomicBool::new(false);
+            assert!(!IS_RUNNING.load(Relaxed), "a child in a child, which nobody would run");
+            if call != self::call() {
+                return;
+            }
+            IS_RUNNING.store(true, Relaxed);
             // SAFETY: no preconditions; the default action of SIGALRM ends a process that hangs.
             unsafe { libc::alarm(SECONDS) };
             if let Some(group) = std::env::var_os(CGROUP) {
                 cgroup::join(group.as_ref());
             }
-            return body();
+            body();
+            return IS_RUNNING.store(false, Relaxed);
         }
-        self.run_parent(&test_name::<F>());
+        self.run_parent(&test, call);
     }
 
-    fn run_parent(self, test: &str) {
+    fn run_parent(self, test: &str, call: usize) {
         let _guard = if self.ignores_pool { Err(PoolLock::take()) } else { Ok(PoolUnchanged::begin()) };
         if self.needs_root && !machine::is_root() {
             return skip(test, "needs root");
@@ -109,16 +128,16 @@ impl Child {
             }
             Err(reason) => return skip(test, &reason),
         };
-        let command = self.command(test, cgroup.as_ref());
+        let run = || self.command(test, call, cgroup.as_ref()).output().unwrap();
         match self.pool_pages {
-            None => check(test, &run(command)),
-            Some(pages) => run_with_pool_of(pages, test, || run(self.command(test, cgroup.as_ref()))),
+            None => check(test, &run()),
+            Some(pages) => run_with_pool_of(pages, test, run),
         }
     }
 
-    fn command(&self, test: &str, cgroup: Option<&Cgroup>) -> Command {
+    fn command(&self, test: &str, call: usize, cgroup: Option<&Cgroup>) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(IS_CHILD, "1");
+        command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(IS_CHILD, call.to_string());
         command.env("RUST_BACKTRACE", "0");
         if let Some(cgroup) = cgroup {
             command.env(CGROUP, cgroup.path());
@@ -131,23 +150,37 @@ impl Child {
     }
 }
 
-fn run(mut command: Command) -> Output {
-    command.output().unwrap()
+/// How many children the test has had before.
+fn next_call(test: &str) -> usize {
+    static CALLS: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+    let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let next = calls.entry(test.to_owned()).or_default();
+    *next += 1;
+    *next - 1
 }
 
 /// Tries again when the pool is not what it was made to be any more: other processes live here too.
 fn run_with_pool_of(pages: u64, test: &str, run: impl Fn() -> Output) {
-    for attempt in 1.. {
+    let mut attempts = 0;
+    loop {
+        let others = pool::others();
         let hog = match Hog::leaving(pages) {
             Ok(hog) => hog,
             Err(reason) => return skip_size(PageSize::HUGE_2M, &format!("{test}: {reason}")),
         };
         let output = run();
-        let undisturbed = output.status.success() || pages_return_to(pages);
+        let is_another = !output.status.success() && !pages_return_to(pages);
+        // Pages that somebody gave back when the test was running may be taken again by now.
+        let has_others = !output.status.success() && pool::others() != others;
         drop(hog);
-        if undisturbed || attempt == TRIES {
-            return check(test, &output);
+        attempts += 1;
+        if attempts < TRIES && (is_another || has_others) {
+            continue;
         }
+        if has_others {
+            return print_skip(test, "other processes take and give back pages all the time");
+        }
+        return check(test, &output);
     }
 }
 

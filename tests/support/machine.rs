@@ -4,6 +4,8 @@ use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -53,8 +55,10 @@ pub fn on_a_busy_cpu(body: impl FnOnce()) {
                 }
             });
         }
-        body();
+        // Also when it panics: the scope waits for the threads.
+        let result = catch_unwind(AssertUnwindSafe(body));
         stop.store(true, Relaxed);
+        result.unwrap_or_else(|panic| resume_unwind(panic));
     });
 }
 
@@ -84,7 +88,7 @@ pub fn own_mount_namespace() -> io::Result<()> {
     if done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A new directory, removed when dropped.
+/// A new directory, removed when dropped, with all that a test that failed or was killed in has left there.
 pub struct TempDir(PathBuf);
 
 impl TempDir {
@@ -98,6 +102,8 @@ impl TempDir {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 made => made.unwrap(),
             }
+            // Whatever the umask is: records are not kept where others may write.
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
             return TempDir(path);
         }
     }
@@ -109,7 +115,7 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -140,7 +146,8 @@ fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-fn mount(kind: &CStr, at: &Path, options: &str, flags: libc::c_ulong) -> io::Result<()> {
+/// mount(2), without a source.
+pub fn mount(kind: &CStr, at: &Path, options: &str, flags: libc::c_ulong) -> io::Result<()> {
     let (at, options) = (c_path(at), CString::new(options).unwrap());
     // SAFETY: all are C strings.
     let result = unsafe { libc::mount(c"none".as_ptr(), at.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast()) };

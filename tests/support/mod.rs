@@ -15,6 +15,7 @@ pub mod machine;
 pub mod pool;
 
 use std::io::Write;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,18 @@ pub fn skip_size(size: PageSize, reason: &str) {
     print_skip(&format!("{size} pages"), reason);
 }
 
+/// Prints why a program's peer is not tested here, or panics if it has to be: `HUGEARENA_WITHOUT` names those that cannot
+/// be had, which says nothing about this crate.
+pub fn skip_program(program: &str, what: &str, reason: &str) {
+    let without = std::env::var("HUGEARENA_WITHOUT").unwrap_or_default();
+    if without.split_whitespace().any(|name| name == program) { print_skip(what, reason) } else { skip(what, reason) }
+}
+
+/// Whether the loader can be told this path, to preload it.
+pub fn is_preloadable(path: &Path) -> bool {
+    !path.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte))
+}
+
 /// Prints why something is not tested here: for what few machines can test.
 pub fn print_skip(what: &str, reason: &str) {
     // Not `eprintln`: the harness keeps what passing tests print by it to itself. In one call, for threads print.
@@ -65,6 +78,17 @@ pub fn missing(size: PageSize, pages: usize) -> Option<String> {
         Some(_) if available < pages as u64 => Some(format!("{pages} pages needed, {available} available")),
         Some(_) => None,
     }
+}
+
+/// Skips a test of programs that fork on the heap where the pool has a few pages, and says whether it did: as soon as it has
+/// none, the kernel kills children that look at theirs. Where it has none from the start, the heap has none either.
+pub fn skips_short_pool(test: &str) -> bool {
+    let available = Supply::read().available_pages(PageSize::HUGE_2M);
+    let is_short = (1..32).contains(&available);
+    if is_short {
+        skip_size(PageSize::HUGE_2M, &format!("{test}: 32 pages needed, {available} available"));
+    }
+    is_short
 }
 
 /// A page more than the pool can have, however many others give back meanwhile.

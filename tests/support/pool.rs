@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -59,7 +60,6 @@ fn lock_file() -> Option<File> {
 struct Snapshot {
     /// Total, free, reserved, surplus by page size.
     counters: BTreeMap<PageSize, [u64; 4]>,
-    /// KiB of hugetlb memory by process, without this one.
     others: BTreeMap<u32, u64>,
 }
 
@@ -83,7 +83,8 @@ impl Snapshot {
     }
 }
 
-fn others() -> BTreeMap<u32, u64> {
+/// KiB of hugetlb memory by process, without this one.
+pub fn others() -> BTreeMap<u32, u64> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     ids.filter(|id| *id != std::process::id()).filter_map(|id| Some((id, held_kib(id)?))).collect()
@@ -99,6 +100,9 @@ fn held_kib(process: u32) -> Option<u64> {
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The same where others take and give back pages, so that waiting proves nothing.
 const PATIENCE_WITH_OTHERS: Duration = Duration::from_secs(1);
+
+/// How often a guard of this process could not tell, because of others.
+pub static DISTURBED: AtomicUsize = AtomicUsize::new(0);
 
 /// Holds the lock; when dropped, panics unless every pool's total, free, reserved and surplus pages are as they
 /// were. Pages come back a moment after a process ends, so it has patience before it says so; and it says nothing
@@ -142,6 +146,7 @@ impl Drop for PoolUnchanged {
             let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
             let kernel = kernel.trim();
             assert!(is_disturbed, "the pools changed: before {before:?}, now {now_is:?}; Linux {kernel}");
+            DISTURBED.fetch_add(1, Relaxed);
             return super::print_skip("pool counters", "another process changed them during the test");
         }
     }
