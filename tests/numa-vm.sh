@@ -9,18 +9,13 @@
 # Half a minute after the build, and 1 GiB of memory. The guest's pools change, those of this machine do not.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tests/apt.sh
 
 SECONDS_AT_MOST=1800
 PACKAGES=(qemu-system-x86 busybox-static cpio)
 CACHE=${CARGO_TARGET_DIR:-target}/numa-vm
 
 mkdir -p "$CACHE"
-
-# Neither a network that does not answer nor another installation stops it for long.
-apt() {
-    DEBIAN_FRONTEND=noninteractive timeout 900 apt-get -o Acquire::Retries=5 -o Acquire::http::Timeout=30 \
-        -o DPkg::Lock::Timeout=300 "$@"
-}
 
 # Unpacked, not installed: this machine boots something else.
 kernel() {

@@ -12,6 +12,7 @@
 # check passed, 1 if one failed, 77 if a program cannot be had. Nothing stays behind but target/.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+. tests/apt.sh
 
 declare -A PACKAGES=(
     [redis-server]=redis-server [redis-benchmark]=redis-tools [memcached]=memcached [sqlite3]=sqlite3
@@ -33,12 +34,6 @@ done
 
 # Work so much, in the short run and in the long one.
 scale() { if ((SHORT)); then echo "$1"; else echo "$2"; fi; }
-
-# Neither a network that does not answer nor another installation stops it for long.
-apt() {
-    DEBIAN_FRONTEND=noninteractive timeout 900 apt-get -o Acquire::Retries=5 -o Acquire::http::Timeout=30 \
-        -o DPkg::Lock::Timeout=300 "$@"
-}
 
 install() {
     local missing=() program
